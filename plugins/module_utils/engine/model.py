@@ -1,0 +1,278 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a node looks like, what is wanted of it, and what is to be done: plain data, no behaviour.
+
+This file is private to the collection gpufleet.mig and may change at any time.
+
+Words and units are NVML's (nvml.h): a *GPU instance* (GI) occupies memory slices, a *compute instance* (CI)
+occupies compute slices inside a GI, one MIG device is one CI. Memory is in MiB unless a name says otherwise.
+``None`` in a field of an observation means "cannot tell", never "no".
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+
+class Placement(t.NamedTuple):
+    """A span of slices: of the GPU's memory slices for a GI, of the GI's compute slices for a CI."""
+
+    start: int
+    size: int
+
+
+class Engines(t.NamedTuple):
+    """Engines a GI takes from its GPU. Their sum over all GIs is limited, which is what limits ``+me`` to one."""
+
+    copy: int = 0
+    decoder: int = 0
+    encoder: int = 0
+    jpeg: int = 0
+    ofa: int = 0
+
+
+class ComputeProfile(t.NamedTuple):
+    """A kind of CI that one kind of GI offers.
+
+    ``variant`` is ``""``, ``"rev1"`` or ``"nvl"`` after the enum of the profile. ``placements`` is empty where the
+    driver does not list them (before R525).
+    """
+
+    enum: int
+    id: int
+    slices: int
+    multiprocessors: int
+    variant: str = ""
+    placements: tuple[Placement, ...] = ()
+
+
+class Profile(t.NamedTuple):
+    """A kind of GI that this driver offers on this GPU.
+
+    ``name`` is the driver's own without its "MIG " prefix (``1g.5gb+me``). ``gb`` is the number in that name.
+    ``attributes`` is what follows the memory: ``()``, ``("+me",)``, ``("+gfx",)``, ``("+me.all",)``, ``("-me",)``.
+    ``reported_count`` is NVML's instanceCount, wrong on A30: never use it as the maximum, count placements.
+    ``compute`` is ``None`` while no GI of this profile exists, since NVML only lists CI profiles of an existing GI.
+    """
+
+    enum: int
+    id: int
+    name: str
+    slices: int
+    gb: int
+    memory_mib: int
+    attributes: tuple[str, ...] = ()
+    reported_count: int = 0
+    engines: Engines = Engines()
+    placements: tuple[Placement, ...] = ()
+    compute: t.Optional[tuple[ComputeProfile, ...]] = None
+
+
+class Process(t.NamedTuple):
+    """A process in one of NVML's process lists. ``used_mib`` is ``None`` where the driver does not say."""
+
+    pid: int
+    name: str = ""
+    used_mib: t.Optional[int] = None
+    kind: str = "compute"
+
+
+class ComputeInstance(t.NamedTuple):
+    """A CI, existing (``id`` is a number) or planned (``id`` is ``None``).
+
+    ``slices`` and ``variant`` identify what it is; ``variant`` is ``""`` whenever the CI fills its GI.
+    """
+
+    id: t.Optional[int]
+    slices: int
+    placement: t.Optional[Placement]
+    variant: str = ""
+    profile_id: t.Optional[int] = None
+    name: str = ""
+    uuid: t.Optional[str] = None
+    mig_index: t.Optional[int] = None
+    processes: tuple[Process, ...] = ()
+
+
+class GpuInstance(t.NamedTuple):
+    """A GI, existing (``id`` is a number) or planned (``id`` is ``None``)."""
+
+    id: t.Optional[int]
+    profile: Profile
+    placement: Placement
+    compute: tuple[ComputeInstance, ...] = ()
+
+
+class Problem(t.NamedTuple):
+    """A call to the driver that failed while reading: NVML's function, its error name (``GPU_IS_LOST``), what to do."""
+
+    call: str
+    error: str
+    remedy: str
+
+
+class Gpu(t.NamedTuple):
+    """One physical GPU as read.
+
+    ``pci_bus_id`` has an 8-digit domain in upper case (``00000000:07:00.0``). ``pci_device_id`` and
+    ``pci_subsystem_id`` are ``(device << 16) | vendor``, as in nvmlPciInfo_t and in mig-parted's device-filter.
+    ``mig_capable``, ``mode_current`` and ``mode_pending`` are ``None`` where the driver did not answer.
+    ``profiles`` is ``None`` when the driver cannot list them now (MIG off on R535 and older), ``()`` without MIG.
+    ``problems`` names what could not be read; an empty tuple means that everything above is known.
+    """
+
+    index: int
+    uuid: str = ""
+    pci_bus_id: str = ""
+    pci_device_id: int = 0
+    pci_subsystem_id: int = 0
+    name: str = ""
+    memory_mib: t.Optional[int] = None
+    architecture: str = ""
+    compute_capability: str = ""
+    minor: t.Optional[int] = None
+    persistence: t.Optional[bool] = None
+    virtualization: str = ""
+    mig_capable: t.Optional[bool] = None
+    mode_current: t.Optional[bool] = None
+    mode_pending: t.Optional[bool] = None
+    profiles: t.Optional[tuple[Profile, ...]] = ()
+    instances: tuple[GpuInstance, ...] = ()
+    processes: tuple[Process, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class Node(t.NamedTuple):
+    """All GPUs of one host as read in one NVML session, in NVML's index order."""
+
+    gpus: tuple[Gpu, ...]
+    driver_version: str = ""
+    nvml_version: str = ""
+    cuda_version: str = ""
+
+
+# --- what is wanted -----------------------------------------------------------------------------------------------
+
+
+class ComputeWish(t.NamedTuple):
+    """A wanted CI. ``slices`` equal to those of the GI means "the one that fills it". ``placement`` only in exact layouts."""
+
+    slices: int
+    placement: t.Optional[Placement] = None
+
+
+class InstanceWish(t.NamedTuple):
+    """A wanted GI with its CIs, largest CI first. ``placement`` is ``None`` unless the wish is an exact layout."""
+
+    profile: Profile
+    compute: tuple[ComputeWish, ...]
+    placement: t.Optional[Placement] = None
+
+
+class GpuWish(t.NamedTuple):
+    """What is wanted of one GPU: MIG off, or MIG on with exactly these instances.
+
+    ``mode_only`` leaves the instances of a GPU that keeps MIG on as they are.
+    ``said`` is the wish in the words of the person who stated it (``1g.5gb: 7``), for messages and plans.
+    """
+
+    enabled: bool
+    instances: tuple[InstanceWish, ...] = ()
+    mode_only: bool = False
+    said: str = ""
+
+
+class Wanted(t.NamedTuple):
+    """The wish for a whole node.
+
+    ``wishes`` maps GPU index to wish; a GPU that is absent is left alone. ``source`` says where the label came from:
+    ``given``, ``generated`` or ``count``. ``unlisted`` are MIG-capable GPUs the wish does not speak of, ``skipped``
+    those that cannot do MIG, both by index.
+    """
+
+    label: str
+    source: str
+    wishes: dict[int, GpuWish]
+    unlisted: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+
+
+# --- what is to be done -------------------------------------------------------------------------------------------
+
+
+class Step(t.NamedTuple):
+    """One driver write. ``kind`` is one of the five below; the other fields are filled as that kind needs them.
+
+    ========== ================================================================================
+    set_mode   gpu, enabled
+    destroy_ci gpu, gi_id, ci_id, placement (of the GI), name
+    destroy_gi gpu, gi_id, placement (of the GI), name
+    create_gi  gpu, profile_id, placement, name
+    create_ci  gpu, placement (of the GI, which names it: it may not exist yet), slices, compute_placement, name
+    ========== ================================================================================
+    """
+
+    kind: str
+    gpu: int
+    enabled: t.Optional[bool] = None
+    gi_id: t.Optional[int] = None
+    ci_id: t.Optional[int] = None
+    profile_id: t.Optional[int] = None
+    placement: t.Optional[Placement] = None
+    slices: t.Optional[int] = None
+    compute_placement: t.Optional[Placement] = None
+    name: str = ""
+
+
+class GpuPlan(t.NamedTuple):
+    """What happens to one GPU. ``after`` is the layout at the end; instances kept have their ids, new ones ``None``.
+
+    ``lost_busy`` are the processes whose CI the plan would destroy: with any of them, nothing may be started.
+    """
+
+    gpu: int
+    enabled: bool
+    steps: tuple[Step, ...]
+    after: tuple[GpuInstance, ...]
+    lost_busy: tuple[Process, ...] = ()
+
+
+class Plan(t.NamedTuple):
+    """What happens to the node; only GPUs that a wish names. No steps at all means that it is as wanted."""
+
+    gpus: tuple[GpuPlan, ...]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps, GPU by GPU."""
+        return tuple(step for gpu in self.gpus for step in gpu.steps)
+
+
+# --- what can go wrong --------------------------------------------------------------------------------------------
+
+
+class MigError(Exception):
+    """A refusal or failure with one sentence for people. ``details`` is plain data for the module result."""
+
+    def __init__(self, message: str, **details: t.Any) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class WishError(MigError):
+    """The wish is malformed, unknown, or impossible on this node. Nothing was touched."""
+
+
+class DriverError(MigError):
+    """A call to the driver failed.
+
+    ``details`` has ``call`` (NVML function), ``error`` (NVML name without NVML_ERROR_, or ``BINDING_MISSING``),
+    and for a GPU ``gpu`` (index), ``pci_bus_id`` and ``uuid``.
+    """
+
+    @property
+    def error(self) -> str:
+        """NVML's name of the error, such as ``IN_USE``."""
+        return str(self.details.get("error", "UNKNOWN"))
