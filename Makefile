@@ -1,0 +1,46 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+.DEFAULT_GOAL := help
+.PHONY: help demo setup check test counts bench build format clean
+
+# The first interpreter that really runs, of those that ansible-core 2.19 supports. Choose another one with PYTHON=...
+PYTHON = $(shell tools/find_python.sh 3.11 3.12 3.13)
+
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ready ## repartition a simulated DGX A100: check, run, run again
+	@tools/demo.sh
+
+setup: need-python ## make everything that demo and tests need, below .venv/
+	@$(PYTHON) tools/setup.py --all
+
+check: ready ## the fast tests, in under a minute: formats, types, headers, unit tests
+	@.venv/bin/python tools/run_tests.py --fast
+
+test: setup ## all tests; only some of them with STEPS="unit lint"
+	@.venv/bin/python tools/run_tests.py $(STEPS)
+
+counts: setup ## all tests, then remember how many there are: from then on, fewer are a failure
+	@.venv/bin/python tools/run_tests.py --write-counts $(STEPS)
+
+bench: ready ## the numbers: calls, writes, milliseconds, bytes; also in .venv/bench.json
+	@.venv/bin/python tests/benchmark/bench.py
+
+build: ready ## the collection as an archive that ansible-galaxy installs, in .venv/dist/
+	@.venv/bin/ansible-galaxy collection build --force --output-path .venv/dist .
+
+format: ready ## bring the Python files into shape
+	@.venv/bin/ruff check --fix --quiet . ; .venv/bin/ruff format .
+
+clean: ## throw away everything that was made
+	rm -rf .venv
+
+.PHONY: ready need-python
+ready: need-python
+	@$(PYTHON) tools/setup.py
+
+need-python:
+	@test -n "$(PYTHON)" || { echo "This needs a Python 3.11, 3.12 or 3.13 that can make virtual environments (module venv)."; exit 1; }
