@@ -67,6 +67,7 @@ def gpu_report(gpu: Gpu) -> Report:
         "processes": [process_report(process) for process in gpu.processes],
         "profiles": None if gpu.profiles is None else [_profile_report(gpu, profile) for profile in gpu.profiles],
         "errors": [problem._asdict() for problem in gpu.problems],
+        "config": configs.as_config(gpu),
         "layout": drawing.draw_gpu(gpu),
     }
 
@@ -172,8 +173,9 @@ def _remaining(gpu: Gpu, profile: Profile) -> int:
             taken.update(_span(placement))
             places += 1
     budget = profiles.engine_budget(gpu.profiles or ())
-    used = [sum(counts) for counts in zip(Engines(0), *(instance.profile.engines for instance in gpu.instances))]
-    by_engine = [(total - gone) // each for total, gone, each in zip(budget, used, profile.engines) if each > 0]
+    used: list[int] = [sum(each) for each in zip(Engines(), *(gi.profile.engines for gi in gpu.instances))]
+    engines = zip(budget, used, profile.engines)
+    by_engine: list[int] = [(total - taken_up) // each for total, taken_up, each in engines if each > 0]
     return max(0, min([places, *by_engine]))
 
 
@@ -215,4 +217,4 @@ def _pci_id(number: int) -> str:
 
 
 def _lines(node: Node, pictures: dict[int, str]) -> str:
-    return "".join(f"GPU {gpu.index} {gpu.name}: {pictures[gpu.index]}\n" for gpu in node.gpus)
+    return "".join(f"{pictures[gpu.index]}\n" for gpu in node.gpus)

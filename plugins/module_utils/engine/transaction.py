@@ -81,10 +81,12 @@ def apply(open_session: OpenSession, before: Node, plan: Plan, wanted: Wanted) -
     """
     require_possible(before, plan)
     run = _Run(before)
+    # Their mode is stored already: NVML is never asked twice for it, and the planner gives them no steps.
+    waiting = {gpu_plan.gpu: "reset" for gpu_plan in plan.gpus if _is_pending(before.gpus[gpu_plan.gpu], gpu_plan)}
     try:
         with open_session() as session:
             _require_unchanged(session, before, plan)
-            waiting = _switch_modes(session, run, plan)
+            _switch_modes(session, run, plan, waiting)
             if not waiting:
                 _change_instances(session, run, plan)
         # NVML lists destroyed devices, and serves old handles, for as long as a session is open.
@@ -96,7 +98,9 @@ def apply(open_session: OpenSession, before: Node, plan: Plan, wanted: Wanted) -
         if not run.started:
             raise error from failure
         return _rolled_back(open_session, before, run, error)
-    reboot = tuple(index for index in waiting if waiting[index] == "reboot")
+    reboot = tuple(
+        index for index in waiting if waiting[index] == "reboot" or driver.mode_change_needs_reboot(before.gpus[index])
+    )
     return Outcome(
         after=after,
         altered=bool(run.started),
@@ -120,9 +124,9 @@ def require_possible(before: Node, plan: Plan) -> None:
         refusal = driver.why_not_writable(before.driver_version, gpu)
         if refusal:
             raise MigError(refusal, **_identity(gpu))
-        _require_idle(gpu, gpu_plan)
+        _require_idle(gpu, gpu_plan.lost_busy)
         switch = _mode_step(gpu_plan)
-        if switch and driver.mode_change_needs_reboot(gpu) and gpu.mode_pending != switch.enabled:
+        if switch and driver.mode_change_needs_reboot(gpu) and gpu.mode_current != switch.enabled:
             raise MigError(
                 f"{driver.describe(gpu)} is an Ampere GPU passed through to a virtual machine: turning MIG"
                 f" {_on(switch.enabled)} takes effect at a reboot only and cannot be taken back before it. Nothing was"
@@ -133,11 +137,8 @@ def require_possible(before: Node, plan: Plan) -> None:
             )
 
 
-def _require_idle(gpu: Gpu, gpu_plan: GpuPlan) -> None:
-    """Refuse to take away what a process is using: an instance, or the whole GPU when its mode is to change."""
-    in_the_way = list(gpu_plan.lost_busy)
-    if _mode_step(gpu_plan):
-        in_the_way.extend(gpu.processes)
+def _require_idle(gpu: Gpu, in_the_way: tuple[Process, ...]) -> None:
+    """Refuse to take an instance, or the whole GPU when its mode is to change, away from a process."""
     if in_the_way:
         named = "; ".join(_process_in_words(gpu, process) for process in in_the_way)
         raise MigError(
@@ -180,7 +181,8 @@ def _require_unchanged(session: driver.Session, before: Node, plan: Plan) -> Non
             if (instance.id, compute.id) in destroyed
             for process in compute.processes
         )
-        _require_idle(now, gpu_plan._replace(lost_busy=lost_busy))
+        switched = _mode_step(gpu_plan) is not None and now.mode_current != gpu_plan.enabled
+        _require_idle(now, lost_busy + now.processes if switched else lost_busy)
 
 
 class _Run:
@@ -189,7 +191,6 @@ class _Run:
     def __init__(self, before: Node) -> None:
         self.started: list[Step] = []
         self.done: list[Step] = []
-        self._before = before
         self._gi_ids: dict[tuple[int, Placement], int] = {}
         for gpu in before.gpus:
             for instance in gpu.instances:
@@ -219,10 +220,6 @@ class _Run:
             raise _in_context(session, step, error) from error
         self.done.append(step)
         return activation
-
-    def gpu(self, index: int) -> Gpu:
-        """A GPU as it was before."""
-        return self._before.gpus[index]
 
     def touched(self) -> list[int]:
         """Indices of the GPUs that a started step named, in order."""
@@ -270,20 +267,14 @@ def _in_context(session: driver.Session, step: Step, error: DriverError) -> Driv
 # --- the change ----------------------------------------------------------------------------------------------------
 
 
-def _switch_modes(session: driver.Session, run: _Run, plan: Plan) -> dict[int, str]:
-    """Switch all modes that are to change; returns ``{GPU index: "reset" | "reboot"}`` for those that stay pending.
+def _switch_modes(session: driver.Session, run: _Run, plan: Plan, waiting: dict[int, str]) -> None:
+    """Switch all modes that are to change; GPUs whose mode stays pending go into ``waiting``.
 
     GPUs without instances in the way come first, so that a mode that stays pending is known before any is touched.
     """
-    waiting: dict[int, str] = {}
     switching = [gpu_plan for gpu_plan in plan.gpus if _mode_step(gpu_plan)]
     for gpu_plan in switching:
-        # NVML is never asked twice for the same pending mode, and a reset takes the instances away anyway.
-        current, pending = session.read_mode(gpu_plan.gpu)
-        if current != pending and pending == gpu_plan.enabled:
-            waiting[gpu_plan.gpu] = "reset"
-    for gpu_plan in switching:
-        if gpu_plan.gpu not in waiting and not _empties_first(gpu_plan):
+        if not _empties_first(gpu_plan):
             _switch_mode(session, run, gpu_plan, waiting)
     if not waiting:
         for gpu_plan in filter(_empties_first, switching):
@@ -291,10 +282,6 @@ def _switch_modes(session: driver.Session, run: _Run, plan: Plan) -> dict[int, s
                 if step.kind != "set_mode":
                     run.perform(session, step)
             _switch_mode(session, run, gpu_plan, waiting)
-    for index in waiting:
-        if driver.mode_change_needs_reboot(run.gpu(index)):
-            waiting[index] = "reboot"
-    return waiting
 
 
 def _switch_mode(session: driver.Session, run: _Run, gpu_plan: GpuPlan, waiting: dict[int, str]) -> None:
@@ -347,12 +334,12 @@ def _read(open_session: OpenSession) -> Node:
 
 def _require_wanted(after: Node, wanted: Wanted) -> None:
     """The only evidence of success: what was read back equals what was wanted."""
-    found = []
+    found: list[str] = []
     for index, wish in wanted.wishes.items():
         gpu = after.gpus[index] if index < len(after.gpus) else Gpu(index)
         found.extend(f"{driver.describe(gpu)}: {sentence}" for sentence in differences(gpu, wish))
     if found:
-        raise MigError(f"All calls succeeded, but the node is not as wanted: {' '.join(found)}")
+        raise MigError(f"All calls succeeded, but the node is not as wanted: {'; '.join(found)}.")
 
 
 # --- the way back --------------------------------------------------------------------------------------------------
@@ -514,6 +501,11 @@ def _step_in_words(step: Step) -> str:
         "create_gi": f"create GPU instance {where}",
         "create_ci": f"create a compute instance of {step.slices} slices in GPU instance {where}",
     }.get(step.kind, step.kind)
+
+
+def _is_pending(gpu: Gpu, gpu_plan: GpuPlan) -> bool:
+    """Whether the wanted mode is stored but not current."""
+    return gpu.mode_current != gpu_plan.enabled and gpu.mode_pending == gpu_plan.enabled
 
 
 def _mode_step(gpu_plan: GpuPlan) -> t.Optional[Step]:
