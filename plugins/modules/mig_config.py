@@ -1,0 +1,373 @@
+#!/usr/bin/python
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Divide the GPUs of a node by MIG as a label or config says."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: mig_config
+short_description: Divide the GPUs of a node by MIG as a label or config says
+version_added: 0.1.0
+description:
+  - Reads the node, works out the smallest change that leads to what is wanted, makes it, reads the node again in a
+    fresh NVML session, and says whether it is as wanted.
+  - Nothing is touched before the change of the whole node is known to be possible. A wish that this node cannot
+    fulfil costs no instance.
+  - Instances that already fit stay as they are, with what runs in them. An instance that a process uses is never
+    destroyed. If the wish needs its place, the task fails before the first write.
+  - If a step fails, the layout from before is rebuilt, and RV(rolled_back) says whether that worked.
+  - A mode change that the driver keeps pending ends the task before any instance is touched. RV(reset_required) and
+    RV(reboot_required) then name the GPUs, RV(verdict) is V(differ), and the task does not fail. Run it again after
+    the reset or reboot.
+  - Needs no Python package on the node. Where it has no nvidia-ml-py, the one of the controller is installed once
+    into O(state_dir), and into nothing else. In check mode it comes with the task and leaves nothing behind.
+extends_documentation_fragment:
+  - gpufleet.mig.attributes
+  - gpufleet.mig.attributes.actiongroup_mig
+  - gpufleet.mig.state
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+options:
+  label:
+    description:
+      - Name of the wanted config.
+      - A label of O(configs) or O(config_file) if there is one of this name.
+      - Otherwise a label generated from the hardware, with the names that mig-parted gives them. V(all-disabled),
+        V(all-enabled), V(all-balanced), and V(all-<profile>) with C(+) written as C(.), such as V(all-1g.5gb) or
+        V(all-1g.5gb.me), for as many instances of one profile as each GPU holds. V(all-1g) is the base profile of
+        one slice on boards of any size.
+      - Otherwise counts of profiles for each GPU, such as V(7x1g.5gb) or V(3g.20gb,2x2g.10gb).
+      - One of O(label), O(label_by_gpu) and O(config) is needed.
+    type: str
+  label_by_gpu:
+    description:
+      - Label by kind of GPU, for hosts and groups with several kinds. It wins over O(label) on the GPUs that it
+        names.
+      - Keys are PCI device ids, such as V(0x20B010DE) or V(0x20B0), or product names, such as V(NVIDIA
+        A100-SXM4-40GB), with or without V(NVIDIA). Values are what O(label) accepts.
+      - A key that matches no GPU of the host is not an error, so that one mapping serves a fleet. If two keys match
+        one GPU and their labels differ, the task fails.
+      - GPUs that no key names follow O(label), or without it are treated as O(unlisted) says.
+    type: dict
+  config:
+    description:
+      - The wanted config itself, as entries like those below a label of NVIDIA's mig-parted config format.
+      - RV(gpufleet.mig.mig_info#module:config) has this form.
+    type: list
+    elements: dict
+  configs:
+    description:
+      - Labels with their entries, as in a mig-parted config file, either the whole document with C(version) and
+        C(mig-configs), or only the mapping of labels.
+    type: dict
+  config_file:
+    description:
+      - Path of a mig-parted config file (C(version), then V(v1), and C(mig-configs)) on the controller.
+      - A relative path is looked up as by other plugins, in C(files) and beside the role and the playbook, and then
+        where C(ansible-playbook) was started. A file that is encrypted by Ansible Vault is decrypted.
+      - Cannot be combined with O(configs).
+    type: str
+  gpus:
+    description:
+      - The GPUs to look at. V(all), or a list of NVML indices, GPU UUIDs and PCI bus ids.
+      - The others are left as they are.
+    type: list
+    elements: str
+    default: [all]
+  unlisted:
+    description: What becomes of MIG-capable GPUs that the C(devices) lists of the config leave out.
+    type: str
+    choices:
+      ignore: They are left as they are, and listed in RV(unlisted).
+      disable: MIG is turned off on them.
+      fail: The task fails.
+    default: ignore
+  expected_gpus:
+    description: Number of GPUs that this host must have. If the driver shows another number, the task fails before
+      any change.
+    type: int
+  allow_empty:
+    description:
+      - Allow a config that turns MIG on without any instance. No job can use such a GPU.
+      - The label V(all-enabled) needs no such permission.
+    type: bool
+    default: false
+  mode_only:
+    description: Only turn MIG on or off as the config says. Instances of a GPU on which MIG stays on are left as
+      they are.
+    type: bool
+    default: false
+notes:
+  - Changing anything needs root, so use C(become). Check mode needs root to see all instances.
+  - Values of a survey or of C(-e) arrive as text. O(gpus) also takes V("0,1"), and O(config), O(configs) and
+    O(label_by_gpu) take YAML or JSON text. An empty text counts as not given.
+  - Label and names are data. Template syntax in them is never evaluated by this module.
+seealso:
+  - module: gpufleet.mig.mig_info
+author:
+  - the gpufleet.mig authors (@gpufleet)
+"""
+
+EXAMPLES = r"""
+- name: Seven small instances on every GPU
+  gpufleet.mig.mig_config:
+    label: all-1g.5gb
+
+- name: Show what would change, and change nothing
+  gpufleet.mig.mig_config:
+    label: all-balanced
+  check_mode: true
+  diff: true
+
+- name: A label of a file in NVIDIA's format
+  gpufleet.mig.mig_config:
+    label: custom-config
+    config_file: mig-parted.yaml
+
+- name: One mapping for a fleet of different boards
+  gpufleet.mig.mig_config:
+    label: all-disabled
+    label_by_gpu:
+      NVIDIA A100-SXM4-40GB: all-1g.5gb
+      "0x233010DE": 3g.40gb,4x1g.10gb
+
+- name: Two halves on the first two GPUs
+  gpufleet.mig.mig_config:
+    label: 2x3g.20gb
+    gpus: [0, 1]
+
+- name: MIG off on a GPU that is chosen by its place on the bus
+  gpufleet.mig.mig_config:
+    label: all-disabled
+    gpus: ["00000000:07:00.0"]
+
+- name: Entries in the task itself
+  gpufleet.mig.mig_config:
+    config:
+      - devices: [0, 1, 2, 3]
+        mig-enabled: false
+      - devices: [4, 5, 6, 7]
+        mig-enabled: true
+        mig-devices:
+          1g.5gb: 2
+          2g.10gb: 1
+          3g.20gb: 1
+"""
+
+RETURN = r"""
+msg:
+  description: What was found or done, in one sentence. On failure, what is wrong, and what to do next.
+  returned: always
+  type: str
+verdict:
+  description:
+    - V(match) when the node, as read last, is as wanted.
+    - V(differ) when it is not, as in check mode before a change, or while a mode is pending.
+  returned: success
+  type: str
+  sample: match
+label:
+  description: The label that was applied.
+  returned: success
+  type: str
+  sample: all-1g.5gb
+label_source:
+  description: Where the label came from, V(given), V(generated) or V(count).
+  returned: success
+  type: str
+  sample: generated
+differences:
+  description: What is not as wanted, one sentence for each point.
+  returned: when RV(verdict) is not V(match)
+  type: list
+  elements: str
+plan:
+  description: What is done to each GPU that needs a change, or would be done in check mode.
+  returned: when something differed
+  type: list
+  elements: dict
+  contains:
+    gpu:
+      description: Index of the GPU.
+      type: int
+    pci_bus_id:
+      description: Its PCI bus id.
+      type: str
+    uuid:
+      description: Its UUID.
+      type: str
+    mig:
+      description: Whether MIG is on afterwards.
+      type: bool
+    kept:
+      description: GPU instances that stay.
+      type: list
+      elements: dict
+    destroyed:
+      description: GPU instances that go.
+      type: list
+      elements: dict
+    created:
+      description: GPU instances that are made, with the compute instances that share them.
+      type: list
+      elements: dict
+    steps:
+      description: The driver writes in their order.
+      type: list
+      elements: dict
+    layout:
+      description: The GPU afterwards, as one line of text.
+      type: str
+before:
+  description: The GPUs as they were read first.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    gpu:
+      description: Index of the GPU.
+      type: int
+    name:
+      description: Its product name.
+      type: str
+    pci_bus_id:
+      description: Its PCI bus id.
+      type: str
+    uuid:
+      description: Its UUID.
+      type: str
+    mig_current:
+      description: Whether MIG is on.
+      type: bool
+    mig_pending:
+      description: Whether MIG will be on after the next reset, reload or reboot.
+      type: bool
+    instances:
+      description: GPU instances as in RV(gpufleet.mig.mig_info#module:gpus[].instances).
+      type: list
+      elements: dict
+    layout:
+      description: The GPU as one line of text.
+      type: str
+after:
+  description: The GPUs as they were read last, in the form of RV(before). In check mode, as planned.
+  returned: success
+  type: list
+  elements: dict
+uuid_map:
+  description:
+    - UUID of each MIG device from before, and the UUID of the one that has its place and kind afterwards, or V(null).
+    - An equal UUID does not mean that the device was left alone. The driver gives the same place the same UUID.
+  returned: when a change was made or tried
+  type: dict
+unlisted:
+  description: Indices of MIG-capable GPUs that the config does not speak of.
+  returned: success
+  type: list
+  elements: int
+skipped:
+  description: Indices of GPUs that cannot do MIG and were passed over.
+  returned: success
+  type: list
+  elements: int
+reset_required:
+  description: Indices of GPUs whose wanted mode waits for a reset of the GPU.
+  returned: success
+  type: list
+  elements: int
+reboot_required:
+  description: Indices of GPUs whose wanted mode waits for a reboot.
+  returned: success
+  type: list
+  elements: int
+binding:
+  description:
+    - Where the NVML binding came from. V(node) is the Python of the node, V(installed) is O(state_dir), V(payload)
+      means that it came with the task and was not kept.
+  returned: success
+  type: str
+  sample: installed
+altered:
+  description:
+    - Whether a write to the driver was started. False on failure means that nothing was touched.
+  returned: always
+  type: bool
+rolled_back:
+  description: Whether the node is as it was before.
+  returned: on failure after the first write
+  type: bool
+missing:
+  description: What could not be restored, one sentence for each point.
+  returned: when RV(rolled_back) is false
+  type: list
+  elements: str
+gpu:
+  description: Index of the GPU that the failure is about.
+  returned: on failure, when it is about one GPU
+  type: int
+pci_bus_id:
+  description: PCI bus id of the GPU that the failure is about.
+  returned: on failure, when it is about one GPU
+  type: str
+uuid:
+  description: UUID of the GPU that the failure is about.
+  returned: on failure, when it is about one GPU
+  type: str
+call:
+  description: NVML function that failed.
+  returned: on failure of a call to the driver
+  type: str
+  sample: nvmlGpuInstanceDestroy
+error:
+  description: Name of the error, NVML's own without C(NVML_ERROR_), or V(BINDING_MISSING).
+  returned: on failure of a call to the driver
+  type: str
+  sample: IN_USE
+wanted:
+  description: What was wanted where the failure happened.
+  returned: on failure, where it applies
+  type: str
+current:
+  description: What was found where the failure happened.
+  returned: on failure, where it applies
+  type: str
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            **ansible_bridge.COMMON_ARGUMENTS,
+            "label": {"type": "str"},
+            "label_by_gpu": {"type": "dict"},
+            "config": {"type": "list", "elements": "dict"},
+            "configs": {"type": "dict"},
+            "config_file": {"type": "str"},
+            "gpus": {"type": "list", "elements": "str", "default": ["all"]},
+            "unlisted": {"type": "str", "choices": ["ignore", "disable", "fail"], "default": "ignore"},
+            "expected_gpus": {"type": "int"},
+            "allow_empty": {"type": "bool", "default": False},
+            "mode_only": {"type": "bool", "default": False},
+        },
+        mutually_exclusive=[("label", "config"), ("label_by_gpu", "config"), ("configs", "config_file")],
+        required_one_of=[("label", "label_by_gpu", "config")],
+        supports_check_mode=True,
+    )
+    ansible_bridge.run(module, ansible_bridge.config)
+
+
+if __name__ == "__main__":
+    main()
