@@ -551,7 +551,9 @@ class CaseMaker:
     def __init__(self, board: str, seed: int) -> None:
         self.board = board
         self.random = random.Random(f"{board}/{seed}")
-        self.layouts = all_layouts(kinds_of(boards.gpu(board)))
+        self.layouts_by_size: dict[int, list[tuple[Slot, ...]]] = {}
+        for layout in all_layouts(kinds_of(boards.gpu(board))):
+            self.layouts_by_size.setdefault(len(layout), []).append(layout)
 
     def cases(self, number: int) -> t.Iterator[Case]:
         """So many cases."""
@@ -560,8 +562,7 @@ class CaseMaker:
 
     def case(self) -> Case:
         """One case."""
-        layout = self.random.choice(self.layouts)
-        gpu = self._furnish(gpu_with(self.board, layout))
+        gpu = self._furnish(gpu_with(self.board, self._layout()))
         if self._by_chance(0.05):
             gpu = gpu._replace(mode_current=False, mode_pending=False, instances=(), processes=())
         reserved = frozenset(
@@ -571,6 +572,10 @@ class CaseMaker:
             if not instance.processes and self._by_chance(0.3)
         )
         return Case(gpu, self._wish(gpu), reserved)
+
+    def _layout(self) -> tuple[Slot, ...]:
+        """Any layout; those of few large GIs as often as those of many small ones, which are far more."""
+        return self.random.choice(self.layouts_by_size[self.random.choice(sorted(self.layouts_by_size))])
 
     def _by_chance(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -645,7 +650,7 @@ class CaseMaker:
             by_id = {profile.id: profile for profile in gpu.profiles or ()}
             exact = self.random.choice((0.0, 0.0, 0.0, 0.0, 0.3, 1.0))
             instances = []
-            for slot in self.random.choice(self.layouts):
+            for slot in self._layout():
                 place = model.Placement(*slot.span) if self._by_chance(exact) else None
                 instances.append(self._instance(gpu, by_id[slot.profile_id], place))
         self.random.shuffle(instances)

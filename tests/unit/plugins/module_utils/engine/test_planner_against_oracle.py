@@ -22,11 +22,14 @@ B200 = "b200-180gb"
 RTX = "rtx-pro-6000-server"
 
 
-def disagreement(case: oracle.Case) -> t.Optional[str]:
+Planner = t.Callable[[model.Gpu, model.GpuWish], model.GpuPlan]
+
+
+def disagreement(case: oracle.Case, plan_gpu: Planner = planner.plan_gpu) -> t.Optional[str]:
     """What planner and oracle say differently about a case; ``None`` when they agree."""
     best = oracle.best(case.gpu, case.wish)
     try:
-        plan = planner.plan_gpu(case.gpu, case.wish)
+        plan = plan_gpu(case.gpu, case.wish)
     except model.WishError as error:
         return None if best is None else f"{oracle.plainly(case)}\n  oracle {best}\n  planner refuses: {error}"
     try:
@@ -114,3 +117,57 @@ def test_the_random_changes_are_of_every_kind(board: str) -> None:
         "only the mode wanted": sum(case.wish.mode_only for case in cases),
     }
     assert {kind: count for kind, count in counts.items() if count < 3} == {}
+
+
+# --- the comparison itself notices planners that are wrong ------------------------------------------------------------
+
+
+def blind_to_processes(gpu: model.Gpu, wish: model.GpuWish) -> model.GpuPlan:
+    """Plans as if nobody were at work, and is honest afterwards about whom it hits."""
+    idle = tuple(
+        gi._replace(compute=tuple(instance._replace(processes=()) for instance in gi.compute)) for gi in gpu.instances
+    )
+    plan = planner.plan_gpu(gpu._replace(instances=idle), wish)
+    destroyed = {(step.gi_id, step.ci_id) for step in plan.steps if step.kind == "destroy_ci"}
+    processes = tuple(
+        process
+        for gi in gpu.instances
+        for instance in gi.compute
+        if (gi.id, instance.id) in destroyed
+        for process in instance.processes
+    )
+    return plan._replace(lost_busy=processes)
+
+
+def content_with_the_highest_places(gpu: model.Gpu, wish: model.GpuWish) -> model.GpuPlan:
+    """Takes the possible layout with the highest starts, whatever it costs."""
+    layouts = oracle.final_layouts(oracle.kinds_of(gpu), oracle.items_of(wish))
+    if not layouts or not wish.enabled or wish.mode_only:
+        return planner.plan_gpu(gpu, wish)
+    highest = max(layouts, key=lambda layout: layout.starts)
+    by_id = {profile.id: profile for profile in gpu.profiles or ()}
+    exact = tuple(
+        model.InstanceWish(
+            by_id[slot.profile_id],
+            tuple(model.ComputeWish(slices, place and model.Placement(*place)) for slices, place in item.compute),
+            model.Placement(*slot.span),
+        )
+        for slot, item in highest.placed.items()
+    )
+    return planner.plan_gpu(gpu, wish._replace(instances=exact))
+
+
+def refusing(gpu: model.Gpu, wish: model.GpuWish) -> model.GpuPlan:
+    """Says that nothing is possible."""
+    raise model.WishError("impossible")
+
+
+def idle(gpu: model.Gpu, wish: model.GpuWish) -> model.GpuPlan:
+    """Says that nothing is to be done."""
+    return model.GpuPlan(gpu.index, wish.enabled, (), gpu.instances)
+
+
+@pytest.mark.parametrize("wrong", [blind_to_processes, content_with_the_highest_places, refusing, idle])
+def test_a_wrong_planner_is_noticed(wrong: Planner) -> None:
+    cases = list(oracle.CaseMaker(A100, 1).cases(200))
+    assert sum(disagreement(case, wrong) is not None for case in cases) >= 5
