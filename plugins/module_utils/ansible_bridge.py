@@ -22,7 +22,7 @@ import types
 import typing as t
 
 from .engine import compare, configs, drawing, driver, report
-from .engine.model import DriverError, Gpu, GpuPlan, MigError, Node, Plan, Wanted, WishError
+from .engine.model import DriverError, Gpu, GpuWish, MigError, Node, Plan, Wanted, WishError
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -131,8 +131,8 @@ def _change(module: AnsibleModule, open_session: t.Any, node: Node, wanted: Want
 
 
 def _prediction(node: Node, wanted: Wanted, plan: Plan) -> Result:
-    """What a real run would answer. A mode that is pending already would end it before any instance is touched."""
-    waiting = [p.gpu for p in plan.gpus if _switches(p) and node.gpus[p.gpu].mode_pending == p.enabled]
+    """What a real run would answer. A mode that is pending already ends it before any instance is touched."""
+    waiting = [index for index, wish in wanted.wishes.items() if _waits(node.gpus[index], wish)]
     if waiting:
         return {**_required(node, waiting), "msg": _waiting_summary(node, wanted, waiting)}
     after = _as_planned(node, plan)
@@ -142,6 +142,10 @@ def _prediction(node: Node, wanted: Wanted, plan: Plan) -> Result:
         "diff": report.diff_text(node, plan),
         "msg": _summary(f"would change {_count(sum(bool(p.steps) for p in plan.gpus), 'GPU')}", after, wanted),
     }
+
+
+def _waits(gpu: Gpu, wish: GpuWish) -> bool:
+    return gpu.mode_current != wish.enabled and gpu.mode_pending == wish.enabled
 
 
 def _what_was_done(node: Node, wanted: Wanted, outcome: Outcome) -> Result:
@@ -178,10 +182,6 @@ def _rollback(outcome: Outcome) -> Result:
     if outcome.missing:
         result["missing"] = list(outcome.missing)
     return result
-
-
-def _switches(plan: GpuPlan) -> bool:
-    return any(step.kind == "set_mode" for step in plan.steps)
 
 
 def _required(node: Node, waiting: list[int]) -> Result:
@@ -230,7 +230,7 @@ def _resolve(node: Node, params: dict[str, t.Any]) -> Wanted:
 
 def _resolve_by_gpu(node: Node, resolve: t.Callable[..., Wanted], gpus: t.Any, params: dict[str, t.Any]) -> Wanted:
     """One wish for GPUs of several kinds: each label is resolved for its own GPUs, and the answers are put together."""
-    selected, by_name = configs.select(node, gpus)
+    selected, by_name = configs._select(node, gpus)
     groups: dict[str, list[Gpu]] = {}
     unlisted: list[Gpu] = []
     skipped: list[Gpu] = []

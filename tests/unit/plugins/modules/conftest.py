@@ -1,0 +1,71 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Runs a module's main() on a node that is plain data: everything is real but the driver."""
+
+from __future__ import annotations
+
+import json
+import types
+import typing as t
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Node
+
+
+class ReadOnlySession:
+    """A session that shows one node and has no way to write to it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def __enter__(self) -> ReadOnlySession:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def read_node(self, placements: bool = True) -> Node:
+        return self._node
+
+
+class Host:
+    """A managed host: ``node`` is what its driver shows, or the error that NVML answers."""
+
+    def __init__(self, capsys: t.Any, state_dir: str) -> None:
+        self._capsys = capsys
+        self.state_dir = state_dir
+        self.node: t.Union[Node, DriverError] = Node(gpus=())
+        self.binding = types.ModuleType("pynvml")
+        self.binding.__file__ = "/usr/lib/python3/pynvml.py"
+        self.binding_places: tuple[str, ...] = ()
+
+    def session(self, _binding: object) -> ReadOnlySession:
+        """What ``driver.Session`` is here."""
+        if isinstance(self.node, DriverError):
+            raise self.node
+        return ReadOnlySession(self.node)
+
+    def load_binding(self, *places: str) -> types.ModuleType:
+        """What ``driver.load_binding`` is here."""
+        self.binding_places = places
+        return self.binding
+
+    def run(self, module: t.Any, check_mode: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
+        """Run a module as Ansible would and return its result."""
+        given = {"state_dir": self.state_dir, "_ansible_check_mode": check_mode, **arguments}
+        with patch_module_args(given), pytest.raises(SystemExit):
+            module.main()
+        return t.cast("dict[str, t.Any]", json.loads(self._capsys.readouterr().out))
+
+
+@pytest.fixture
+def host(capsys, monkeypatch, tmp_path):
+    """A host without GPUs; set ``host.node``."""
+    made = Host(capsys, str(tmp_path / "state"))
+    monkeypatch.setattr(ansible_bridge.driver, "Session", made.session)
+    monkeypatch.setattr(ansible_bridge.driver, "load_binding", made.load_binding)
+    return made

@@ -1,0 +1,49 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""mig_info reports whatever there is, and says so where there is nothing."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError
+from ansible_collections.gpufleet.mig.plugins.modules import mig_info
+from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
+
+
+def test_a_node_is_reported_with_its_instances(host):
+    host.node = boards.node(boards.gpu("a100-sxm4-40gb", instances=[("3g.20gb", 4), ("1g.5gb", 0)]))
+    result = host.run(mig_info)
+    assert result["available"] is True
+    assert result["changed"] is False
+    assert {instance["profile"] for instance in result["gpus"][0]["instances"]} == {"1g.5gb", "3g.20gb"}
+    assert "problem" not in result
+
+
+@pytest.mark.parametrize("error", ["LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH"])
+def test_a_node_whose_driver_does_not_answer_is_a_report_and_no_failure(host, error):
+    host.node = DriverError(f"nvmlInit failed with {error}: do something.", call="nvmlInit", error=error)
+    result = host.run(mig_info)
+    assert "failed" not in result
+    assert result["available"] is False
+    assert result["problem"]["error"] == error
+    assert result["problem"]["remedy"]
+    assert "gpus" not in result
+    assert "binding_missing" not in result
+
+
+def test_a_node_without_binding_asks_the_action_to_bring_it(host):
+    host.node = DriverError("No binding.", call="import pynvml", error="BINDING_MISSING")
+    result = host.run(mig_info)
+    assert result["binding_missing"] is True
+    assert "failed" not in result
+
+
+def test_a_binding_that_came_along_is_not_kept(host, tmp_path):
+    archive = tmp_path / "binding.zip"
+    archive.touch()
+    host.node = boards.node(boards.gpu("a30-24gb"))
+    host.run(mig_info, _binding=str(archive))
+    assert host.binding_places == (str(archive),)
+    assert not (tmp_path / "state").exists()
