@@ -104,7 +104,7 @@ def config(module: AnsibleModule) -> Result:
         "before": _layouts(node),
         "after": _layouts(node),
         "unlisted": list(wanted.unlisted),
-        "skipped": list(wanted.skipped),
+        "without_mig": list(wanted.skipped),
         "reset_required": [],
         "reboot_required": [],
         "binding": origin,

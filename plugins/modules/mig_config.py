@@ -273,7 +273,7 @@ unlisted:
   returned: success
   type: list
   elements: int
-skipped:
+without_mig:
   description: Indices of GPUs that cannot do MIG and were passed over.
   returned: success
   type: list

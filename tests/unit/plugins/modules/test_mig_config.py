@@ -64,8 +64,13 @@ def test_gpus_left_alone_are_listed_and_said(host):
 def test_gpus_that_cannot_do_mig_are_skipped_and_said(host):
     host.node = boards.node(a100(mode=False), boards.gpu("tesla-t4", index=1))
     result = host.run(mig_config, label="all-disabled")
-    assert result["skipped"] == [1]
+    assert result["without_mig"] == [1]
     assert "without MIG: GPU 1" in result["msg"]
+
+
+def test_no_result_says_skipped_which_ansible_takes_for_a_task_that_did_not_run(host):
+    host.node = boards.node(a100(mode=False), boards.gpu("tesla-t4", index=1))
+    assert "skipped" not in host.run(mig_config, label="all-disabled")
 
 
 # --- what would be done ---
@@ -150,7 +155,7 @@ def test_a_kind_of_gpu_is_named_by_product_or_device_id(host, key):
     result = host.run(mig_config, label_by_gpu={key: "all-1g.5gb"})
     assert result["verdict"] == "match"
     assert result["unlisted"] == [1]
-    assert result["skipped"] == [2]
+    assert result["without_mig"] == [2]
 
 
 def test_each_kind_of_gpu_has_its_own_label(host):
