@@ -13,7 +13,7 @@
 .venv/importer             Galaxy's import checks, which do not get along with the rest
 .venv/collections          ansible_collections/gpufleet/mig -> this repository
 .venv/pythons              pythonX.Y -> every interpreter found that a managed node may have
-.venv/home                 HOME of ansible-test: its caches, and pip's settings of whoever runs this
+.venv/home                 HOMEs of ansible-test: its caches, and pip's settings of whoever runs this
 ========================== ===========================================================================
 
 Each environment carries a stamp, the hash of what it was made from. Run by the interpreter that `.venv` will have
@@ -60,7 +60,14 @@ def say(text: str) -> None:
 
 def run(*command: str | Path) -> None:
     """Runs a command quietly; what it printed is shown when it fails."""
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        check=False,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+    )
     if done.returncode:
         sys.stdout.buffer.write(done.stdout)
         sys.exit(f"setup: failed ({done.returncode}): {' '.join(map(str, command))}")
@@ -68,7 +75,7 @@ def run(*command: str | Path) -> None:
 
 def find_python(*versions: str) -> str | None:
     """The first of these versions that really runs, as a path."""
-    done = subprocess.run([FIND_PYTHON, *versions], stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([FIND_PYTHON, *versions], check=False, stdout=subprocess.PIPE, text=True)
     return done.stdout.strip() or None
 
 
@@ -134,32 +141,32 @@ def link_pythons() -> None:
             link.symlink_to(python)
 
 
-def make_home(environments: list[Path]) -> None:
-    """A HOME for ansible-test: it forgets pip's environment variables and asks the network for a get-pip.py."""
-    home = VENV / "home"
-    settings = subprocess.run(
-        [VENV / "bin" / "python", "-m", "pip", "config", "list"], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
-    # Lines such as  global.cert='/a/file'  or  :env:.find-links='/a/folder'  ; \\n separates values of a list.
-    lines = ["[global]"]
-    for name, value in re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", settings, re.MULTILINE):
-        lines.append(f"{name} = " + value.replace("\\n", "\n    "))
-    pip_conf = home / ".config" / "pip" / "pip.conf"
-    pip_conf.parent.mkdir(parents=True, exist_ok=True)
-    pip_conf.write_text(merge_settings(lines))
-    pip_conf.chmod(0o600)
-    cache = home / ".ansible" / "test" / "cache"
-    cache.mkdir(parents=True, exist_ok=True)
+def make_homes(environments: list[Path]) -> None:
+    """HOMEs for ansible-test: it forgets pip's environment variables and asks the network for a get-pip.py."""
+    settings = pip_settings()
     for environment in environments:
+        home = VENV / "home" / ("main" if environment == VENV else environment.name)
+        pip_conf = home / ".config" / "pip" / "pip.conf"
+        pip_conf.parent.mkdir(parents=True, exist_ok=True)
+        pip_conf.touch(mode=0o600)
+        pip_conf.write_text(settings)
+        cache = home / ".ansible" / "test" / "cache"
+        cache.mkdir(parents=True, exist_ok=True)
         source = next(environment.glob("lib/python*/site-packages/ansible_test/_internal/python_requirements.py"))
         for version in set(re.findall(r"\bpip='([\d.]+)'", source.read_text())):
             (cache / f"get_pip_{version.replace('.', '_')}.py").write_text(GET_PIP)
 
 
-def merge_settings(lines: list[str]) -> str:
-    """One line per setting, the last one said winning: environment variables come after the files."""
-    settings = {line.split(" = ", 1)[0]: line for line in lines}
-    return "\n".join(settings.values()) + "\n"
+def pip_settings() -> str:
+    """pip's settings of whoever runs this, from all files and variables, as one file."""
+    listed = subprocess.run(
+        [VENV / "bin" / "python", "-m", "pip", "config", "list"], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    # Lines such as  global.cert='/a/file'  and  :env:.find-links='/a/folder'  ; \\n separates the values of a list.
+    # The same name again wins: variables come after files.
+    settings = dict(re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", listed, re.MULTILINE))
+    lines = [f"{name} = " + value.replace("\\n", "\n    ") for name, value in settings.items()]
+    return "\n".join(["[global]", *lines, ""])
 
 
 def main() -> None:
@@ -192,7 +199,7 @@ def main() -> None:
         else:
             # Not an end here: the other tests are worth running. Those that need it will be red.
             say("no Python 3.12 or newer that runs: the steps on the newest ansible-core will fail")
-        make_home(environments)
+        make_homes(environments)
 
 
 if __name__ == "__main__":
