@@ -170,4 +170,4 @@ def idle(gpu: model.Gpu, wish: model.GpuWish) -> model.GpuPlan:
 @pytest.mark.parametrize("wrong", [blind_to_processes, content_with_the_highest_places, refusing, idle])
 def test_a_wrong_planner_is_noticed(wrong: Planner) -> None:
     cases = list(oracle.CaseMaker(A100, 1).cases(200))
-    assert sum(disagreement(case, wrong) is not None for case in cases) >= 5
+    assert sum(disagreement(case, wrong) is not None for case in cases) >= 3
