@@ -24,14 +24,15 @@ _NAME = re.compile(
     r"(?:(?P<compute>[1-9]\d?)c\.)?"
     r"(?P<slices>[1-9]\d?)g"
     r"(?:\.(?P<gb>\d{1,4})gb)?"
-    r"(?P<attributes>(?:[+-][a-z]+(?:\.[a-z]+)*)*)"
+    r"(?P<attributes>(?:[+-][a-z]+(?:\.[a-z]+)*)*)",
+    re.ASCII,
 )
 _ATTRIBUTE = re.compile(r"[+-][a-z.]+")
 _LABEL_ATTRIBUTE = re.compile(r"(?<=g|b)\.(?=[a-z])")
 
 
 class ProfileName(t.NamedTuple):
-    """A profile as a person names it: ``compute`` is the 1 of ``1c`` if it is there, ``gb`` ``None`` for a bare ``1g``."""
+    """A profile as a person names it. Without ``1c`` ``compute`` is ``None``, and for a bare ``1g`` so is ``gb``."""
 
     compute: t.Optional[int]
     slices: int
