@@ -19,6 +19,7 @@ destroyed before anything is created, hence what has to fit is the layout alone,
 
 from __future__ import annotations
 
+import collections
 import itertools
 import typing as t
 
@@ -70,7 +71,8 @@ class Cost(t.NamedTuple):
     ``reserved_cis``  CIs destroyed that are promised to somebody; 0 as long as nothing tells reservations
     ``cis``           CIs destroyed
     ``gis``           GIs destroyed
-    ``writes``        create and destroy calls, of GIs and CIs
+    ``writes``        create and destroy calls, of GIs and CIs; follows from the two before it as long as every layout
+                      is the whole wish, since what is destroyed and is not there in the end is created elsewhere
     ``room``          (profile, placement) pairs that could still be created afterwards, negative: more is better
     ``starts``        starts of all GIs, ascending
 
@@ -229,12 +231,7 @@ def _best_layout(gpu: Gpu, wish: GpuWish) -> _Layout:
         if so_far == cheapest:
             candidates.append(tuple(sorted(layout, key=lambda seat: seat.placement)))
     if cheapest is None:
-        raise WishError(
-            f"GPU {gpu.index} ({gpu.name}) has no layout for {_in_words(wish)}: there is no way to place them side by"
-            " side.",
-            gpu=gpu.index,
-            picture=_picture(wish),
-        )
+        raise _impossible(gpu, wish, "there is no way to place them side by side")
     loss, negative_room = cheapest
     return min(candidates, key=lambda layout: _cost(loss, negative_room, layout))
 
@@ -321,7 +318,8 @@ def _seats(gpu: Gpu, profile: Profile, wish: InstanceWish) -> t.Iterator[_Seat]:
             loss = _loss((), writes=1 + len(fresh.created))
             yield _Seat(profile, placement, span(placement), None, fresh, loss)
             continue
-        regrouping = _regrouping(gpu, profile, existing.compute, wish.compute) or fresh
+        regrouping = _regrouping(gpu, profile, existing.compute, wish.compute)
+        assert regrouping is not None  # at worst all its CIs are destroyed, and then it is like a fresh one
         changed = _loss(regrouping.destroyed, writes=len(regrouping.created))
         spared = _loss(existing.compute, gis=1, writes=1)
         loss = Loss(*(now - otherwise for now, otherwise in zip(changed, spared)))
@@ -336,7 +334,7 @@ def _places_of(gpu: Gpu, profile: Profile, wish: InstanceWish) -> tuple[Placemen
             f"GPU {gpu.index} has no place {_place(wish.placement)} for {profile.name}, only"
             f" {', '.join(map(_place, profile.placements))} (start:size in memory slices).",
             gpu=gpu.index,
-            picture=draw_slots([(profile, 1)]),
+            picture=draw_slots([(profile, 1)], gpu.profiles or ()),
         )
     return (wish.placement,)
 
@@ -368,7 +366,7 @@ def _regrouping(
     get the places that ``compute_placements`` names first, and the kept ones are those furthest to the left.
     """
     best: t.Optional[tuple[tuple[t.Any, ...], _Regrouping]] = None
-    for kept in _subsets(existing):
+    for kept in _subsets(tuple(sorted(existing, key=_start))):
         destroyed = tuple(ci for ci in existing if ci not in kept)
         loss = (sum(1 for ci in destroyed if ci.processes), len(destroyed))
         if best is not None and loss > best[0][:2]:
@@ -523,27 +521,18 @@ def _require_engines(gpu: Gpu, wish: GpuWish) -> None:
     exceeded = engines_exceeded([each.profile for each in wish.instances], gpu.profiles or ())
     if exceeded:
         needs = ", ".join(f"{needed} {kind} engines of {has}" for kind, (needed, has) in exceeded.items())
-        raise WishError(
-            f"GPU {gpu.index} ({gpu.name}) cannot hold {_in_words(wish)}: together they need {needs}.",
-            gpu=gpu.index,
-            picture=_picture(wish),
-        )
+        raise _impossible(gpu, wish, f"together they need {needs}")
 
 
-def _picture(wish: GpuWish) -> str:
-    return draw_slots([(profile, count) for profile, count in _counted(wish)])
-
-
-def _in_words(wish: GpuWish) -> str:
-    return wish.said or ", ".join(f"{count}x{profile.name}" for profile, count in _counted(wish))
-
-
-def _counted(wish: GpuWish) -> list[tuple[Profile, int]]:
-    counts: dict[int, tuple[Profile, int]] = {}
-    for each in wish.instances:
-        _profile, count = counts.get(each.profile.id, (each.profile, 0))
-        counts[each.profile.id] = each.profile, count + 1
-    return list(counts.values())
+def _impossible(gpu: Gpu, wish: GpuWish, why: str) -> WishError:
+    counts = collections.Counter(each.profile for each in wish.instances)
+    said = wish.said or ", ".join(f"{number}x{profile.name}" for profile, number in counts.items())
+    picture = draw_slots(list(counts.items()), gpu.profiles or ())
+    return WishError(
+        f"GPU {gpu.index} ({gpu.name}) cannot hold {said}: {why}; they can only be here:\n{picture}",
+        gpu=gpu.index,
+        picture=picture,
+    )
 
 
 def _place(placement: Placement) -> str:
