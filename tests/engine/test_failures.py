@@ -14,6 +14,7 @@ import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver, transaction
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, MigError, Placement
+from ansible_collections.gpufleet.mig.tests.engine.helpers import NOBODY
 
 ONE_G = 19
 
@@ -220,10 +221,9 @@ def test_a_compute_instance_that_the_gpu_instance_does_not_offer_is_refused_with
     assert "of 3 slices (it offers: 1, 2)" in str(failure)
 
 
-def test_without_root_nothing_is_written_and_the_message_names_what_it_takes(make_node):
-    node = make_node(privileged="root")
-    os.chmod(node.simulator.path, 0o666)
-    failure = failure_of(node, in_session(lambda s: s.set_mig_mode(0, True)), uid=65534)
+def test_without_root_nothing_is_written_and_the_message_names_what_it_takes(make_shared_node):
+    node = make_shared_node()
+    failure = failure_of(node, in_session(lambda s: s.set_mig_mode(0, True)), **NOBODY)
 
     assert failure.error == "NO_PERMISSION"
     assert "/dev/nvidia-caps/nvidia-cap1" in str(failure)

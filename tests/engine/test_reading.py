@@ -13,13 +13,12 @@ import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Engines, Placement
+from ansible_collections.gpufleet.mig.tests.engine.helpers import NOBODY, all_compute, places
 from nvmlsim import load_boards
 
-from .conftest import all_compute, places
-
 BOARDS = load_boards()
-MIG_BOARDS = sorted(key for key, board in BOARDS.items() if board.mig_capable)
-PLAIN_BOARDS = sorted(key for key, board in BOARDS.items() if not board.mig_capable)
+MIG_BOARDS = sorted(key for key, board in BOARDS.items() if board.mig_capable and not board.not_simulated)
+PLAIN_BOARDS = sorted(key for key, board in BOARDS.items() if not board.mig_capable and not board.not_simulated)
 
 
 def test_a_node_is_read_with_its_versions_and_the_identity_of_every_gpu(make_node):
@@ -105,6 +104,29 @@ def test_the_double_memory_slice_of_hopper_is_one_whole_compute_instance(make_no
 
     assert [(ci.slices, ci.variant, ci.name) for ci in instance.compute] == [(1, "", "1g.20gb")]
     assert [profile.variant for profile in instance.profile.compute] == ["rev1"]
+
+
+def test_mig_devices_are_found_too_where_a_compute_instance_names_its_parent_as_device(make_node):
+    node = make_node("2xa100-sxm4-40gb")
+    for gpu in (0, 1):
+        node.enable(gpu)
+        node.create(gpu, [("3g.20gb", 4, [(0, 1), (1, 2)]), ("1g.5gb", 0, [(0, 1)]), ("1g.5gb", 1, [])])
+    as_real_drivers_do = node.read()
+
+    def read_as_the_header_says():
+        with driver.Session() as session:
+            binding = session._nvml
+            ask = binding.nvmlComputeInstanceGetInfo_v2
+
+            def with_parent(ci):
+                info = ask(ci)
+                info.device = binding.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(info.device)
+                return info
+
+            binding.nvmlComputeInstanceGetInfo_v2 = with_parent
+            return session.read_node()
+
+    assert node.call(read_as_the_header_says) == as_real_drivers_do
 
 
 def test_a_gpu_instance_without_compute_instance_is_seen(make_node):
@@ -260,17 +282,43 @@ def test_the_virtualization_of_a_gpu_is_told(make_node, mode):
     assert make_node(virtualization=mode).read().gpus[0].virtualization == mode
 
 
+NEEDS_PRIVILEGE = [
+    "nvmlDeviceGetGpuInstances",
+    "nvmlDeviceGetGpuInstancePossiblePlacements",
+    "nvmlGpuInstanceGetComputeInstancePossiblePlacements",
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetMemoryInfo",
+]
+
+
 def test_without_privilege_instances_are_found_one_by_one_and_the_gaps_are_named(make_node):
-    node = make_node(privileged="root")
+    node = make_node()
     node.enable(0)
     node.create(0, [("3g.20gb", 4, [(0, 1)]), ("1g.5gb", 0, [(0, 1)])])
-    os.chmod(node.simulator.path, 0o666)
-    gpu = node.read(uid=65534).gpus[0]
+    for function in NEEDS_PRIVILEGE:
+        node.simulator.fault(function, code="NO_PERMISSION")
+    gpu = node.read().gpus[0]
 
     assert places(gpu) == [("1g.5gb", 0, [(0, 1)]), ("3g.20gb", 4, [(0, 1)])]
+    assert all(ci.uuid for gi, ci in all_compute(gpu))
     assert {problem.error for problem in gpu.problems} == {"NO_PERMISSION"}
-    assert "nvmlDeviceGetGpuInstances" in {problem.call for problem in gpu.problems}
+    assert {problem.call.replace("_v3", "") for problem in gpu.problems} == {
+        function for function in NEEDS_PRIVILEGE if not function.startswith("nvmlGpuInstanceGet")
+    }
     assert all("root" in problem.remedy for problem in gpu.problems)
+
+
+def test_a_user_without_privilege_reads_a_node_as_far_as_it_goes(make_shared_node):
+    node = make_shared_node("1xa100-sxm4-40gb,1xtesla-t4")
+    first, second = node.read(**NOBODY).gpus
+
+    assert [profile.name for profile in first.profiles][0] == "1g.5gb"
+    assert {(problem.call, problem.error) for problem in first.problems} == {
+        ("nvmlDeviceGetGpuInstancePossiblePlacements", "NO_PERMISSION")
+    }
+    assert second.problems == ()
 
 
 # --- drivers ---------------------------------------------------------------------------------------------------------
@@ -353,7 +401,7 @@ def test_reading_a_full_dgx_a100_takes_few_calls_and_no_write(make_node):
 
     assert sum(len(all_compute(gpu)) for gpu in read.gpus) == 56
     assert node.simulator.writes() == []
-    assert sum(node.simulator.counts().values()) <= 640
+    assert sum(node.simulator.counts().values()) <= 616
 
 
 def test_a_reader_that_needs_no_places_does_not_ask_for_them(make_node):

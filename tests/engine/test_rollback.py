@@ -10,8 +10,7 @@ import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Placement
-
-from .conftest import places
+from ansible_collections.gpufleet.mig.tests.engine.helpers import places
 
 CODES = ["IN_USE", "INSUFFICIENT_RESOURCES", "UNKNOWN", "GPU_IS_LOST"]
 MIXED = [("2g.10gb", 0, [(0, 2)]), ("1g.5gb", 2, [(0, 1)]), ("1g.5gb", 3, [(0, 1)]), ("3g.20gb", 4, [(0, 3)])]
@@ -42,7 +41,7 @@ TRANSITIONS = {
     ),
     "some on and some off": (
         "2xh100-sxm5-80gb",
-        [None, [("1g.20gb", 2, [(0, 1)]), ("4g.40gb", 0, [(0, 2), (2, 2)])][:1]],
+        [None, [("1g.20gb", 2, [(0, 1)])]],
         {
             "config": [
                 {"devices": [0], "mig-enabled": True, "mig-devices": {"1g.20gb": 2}},
@@ -82,9 +81,14 @@ def test_the_change_itself_makes_the_expected_number_of_writes(make_node, name):
     assert writes in (None, len(planned[1].steps))
 
 
-@pytest.mark.parametrize("name", TRANSITIONS)
-@pytest.mark.parametrize("code", CODES)
+QUICK = "some stay"
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize(
+    "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TRANSITIONS]
+)
 def test_whichever_write_fails_the_layout_from_before_is_rebuilt(make_node, name, code, when):
     node, wish, writes = prepare(make_node, name)
     planned = node.plan(**wish)
@@ -108,6 +112,18 @@ def test_whichever_write_fails_the_layout_from_before_is_rebuilt(make_node, name
         assert not untouched & {(call.gpu, call.gi) for call in node.simulator.writes()}, where
         node.simulator.clear_faults()
     assert node.carry_out(planned).error is None
+
+
+@pytest.mark.parametrize("driver_version", ["535.183.01", "550.127.05"])
+def test_instances_come_back_with_the_mode_on_drivers_that_know_no_profiles_without_it(make_node, driver_version):
+    node, wish, writes = prepare(make_node, "all off", driver=driver_version)
+    before = node.state()
+    planned = node.plan(**wish)
+    node.simulator.fault("write", nth=len(planned[1].steps), code="UNKNOWN")
+    outcome = node.carry_out(planned)
+
+    assert (outcome.rolled_back, outcome.missing) == (True, ())
+    assert node.state() == before
 
 
 def test_the_first_failure_stays_the_failure_when_the_rollback_fails_too(make_node):

@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import compare, driver, transaction
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import compare, configs, driver, transaction
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import MigError
-
-from .conftest import all_compute, places
+from ansible_collections.gpufleet.mig.tests.engine.helpers import all_compute, places
+from nvmlsim.control import assumptions
 
 WISHES = [
     ("1xa100-sxm4-40gb", "all-1g.5gb"),
@@ -26,6 +26,39 @@ WISHES = [
     ("1xrtx-pro-6000-server", "all-1g.24gb.gfx"),
     ("1xa100-sxm4-40gb,1xa30-24gb,1xtesla-t4", "all-1g"),
 ]
+
+
+# What public facts leave open about real drivers, as the simulator lists it; the first answer is its default.
+OPEN_QUESTIONS = {
+    "struct_version_code": ["ARGUMENT_VERSION_MISMATCH"],
+    "passthrough_activation": ["RESET_REQUIRED"],
+    "passthrough_cancel": ["yes"],
+    "disable_with_instances": ["pending", "destroy"],
+    "hopper_reset_keeps_mode": ["no"],
+    "placements_need_root": ["no"],
+    "own_destroys_stay_listed": ["no"],
+    "ampere_ci_windows": ["listed"],
+    "taken_ci_span": ["INSUFFICIENT_RESOURCES"],
+    "wide_ci_span": ["1"],
+    "a30_counts": ["right"],
+}
+
+
+def test_every_open_question_of_the_simulator_is_asked_here():
+    assert {line.split("=")[0] for line in assumptions().splitlines()} - set(OPEN_QUESTIONS) == set()
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"), [(question, answer) for question, answers in OPEN_QUESTIONS.items() for answer in answers]
+)
+@pytest.mark.parametrize("gpus", ["1xa100-sxm4-40gb,1xa30-24gb", "1xh100-sxm5-80gb"])
+def test_a_node_goes_on_round_and_off_whatever_real_drivers_answer(make_node, gpus, question, answer):
+    node = make_node(gpus, assume={question: answer})
+    shared = [{"devices": "all", "mig-enabled": True, "mig-devices": {"1c.2g": 2}}]
+    for wish in ({"label": "1x1g"}, {"config": shared}, {"label": "all-1g"}, {"label": "all-disabled"}):
+        outcome = node.apply(**wish)
+        assert (outcome.error, outcome.reset_required, outcome.reboot_required) == (None, (), ())
+    assert node.apply(label="all-disabled").altered is False
 
 
 @pytest.mark.parametrize(("gpus", "label"), WISHES)
@@ -295,17 +328,32 @@ def test_turning_mig_off_under_a_client_stays_pending_and_is_told(make_node):
     assert [gpu["modes"] for gpu in node.state()] == [(0, 0), (1, 0)]
 
 
-def test_a_contradictory_pending_mode_is_cancelled(make_node):
-    node = make_node()
-    node.apply(label="all-3g.20gb")
+@pytest.mark.parametrize("layout", [[], [("3g.20gb", 0, [(0, 3)])]])
+def test_a_contradictory_pending_mode_is_cancelled_and_instances_stay(make_node, layout):
+    node = make_node(assume={"disable_with_instances": "pending"})
+    node.enable(0)
+    node.create(0, layout)
+    wish = {"config": configs.as_config(node.read()), "allow_empty": True}
     with node.simulator.occupy(gpu=0, kind="client"):
         node.in_session(lambda session: session.set_mig_mode(0, False))
-        assert node.state()[0]["modes"] == (1, 0)
-        outcome = node.apply(label="all-3g.20gb")
+        before = node.state()
+        assert before[0]["modes"] == (1, 0)
+        outcome = node.apply(**wish)
 
     assert outcome.error is None
-    assert node.state()[0]["modes"] == (1, 1)
     assert [step.kind for step in outcome.steps_done] == ["set_mode"]
+    assert node.state() == [{**before[0], "modes": (1, 1)}]
+
+
+def test_a_pending_mode_that_the_platform_cannot_cancel_is_a_failure_that_says_so(make_node):
+    node = make_node(virtualization="passthrough")
+    node.enable(0)
+    outcome = node.apply(label="all-disabled")
+
+    assert "MIG of GPU 0 was to be turned off" in str(outcome.error)
+    assert "it is off with on pending" in str(outcome.error)
+    assert outcome.rolled_back is True
+    assert node.state()[0]["modes"] == (0, 1)
 
 
 def test_passed_through_ampere_is_refused_before_its_mode_is_stored(make_node):
@@ -339,13 +387,16 @@ def test_passed_through_hopper_changes_its_mode_at_once(make_node):
     assert (outcome.reset_required, outcome.reboot_required) == ((), ())
 
 
-def test_a_gpu_that_cannot_be_reset_here_asks_for_a_reboot_even_if_it_hides_that_it_is_passed_through(make_node):
-    node = make_node("1xa100-sxm4-40gb", virtualization="passthrough")
+@pytest.mark.parametrize(("activation", "reset", "reboot"), [("NOT_SUPPORTED", (), (0,)), ("RESET_REQUIRED", (0,), ())])
+def test_where_passthrough_is_hidden_the_drivers_answer_decides_between_reset_and_reboot(
+    make_node, activation, reset, reboot
+):
+    node = make_node(virtualization="passthrough", assume={"passthrough_activation": activation})
     node.simulator.fault("nvmlDeviceGetVirtualizationMode", code="NOT_SUPPORTED")
     outcome = node.apply(label="all-1g.5gb")
 
     assert outcome.error is None
-    assert (0,) in (outcome.reboot_required, outcome.reset_required)
+    assert (outcome.reset_required, outcome.reboot_required) == (reset, reboot)
     assert node.state()[0]["modes"] == (0, 1)
 
 

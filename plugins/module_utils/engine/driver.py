@@ -666,7 +666,7 @@ class _Reading:
 
 
 def process_name(pid: int) -> str:
-    """Name of a process as the kernel has it, safe to print; empty when there is none such, as from inside a container."""
+    """Name of a process as the kernel has it, safe to print; empty when it is not visible from here."""
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:
             return _printable(file.read(64).rstrip(b"\n"))
