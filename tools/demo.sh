@@ -16,18 +16,21 @@ say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 mig() { nvmlsim exec "$node" -- ansible-playbook playbooks/mig.yml -i examples/simulated/inventory.yml \
     -e mig_state_dir="$PWD/.venv/demo/state" -e mig_profile=all-1g.5gb "$@"; }
 
+# The simulator's own drawing, without the line for each instance.
+pictures() { nvmlsim show "$node" | grep -E '^(GPU|    \|)'; }
+
 rm -rf .venv/demo && mkdir -p .venv/demo
 
 say "A DGX A100: eight A100-SXM4-40GB, simulated, MIG off"
 nvmlsim create "$node" --gpus 8xa100-sxm4-40gb
-nvmlsim show "$node"
+pictures
 
 say "The plan (ansible-playbook playbooks/mig.yml -e mig_profile=all-1g.5gb --check --diff): nothing is touched"
 mig --check --diff
 
 say "For real"
 mig
-nvmlsim show "$node"
+pictures
 
 # DEMO_INTERFERE=1 destroys an instance behind the back of Ansible, to show that the last check can fail.
 if [ -n "${DEMO_INTERFERE:-}" ]; then

@@ -18,12 +18,14 @@ DEVICES_WANTED = 56
 
 def simulator(*command: str) -> dict:
     """Return what ``nvmlsim COMMAND --json`` prints."""
-    return json.loads(subprocess.run(["nvmlsim", *command, "--json"], check=True, capture_output=True, text=True).stdout)
+    return json.loads(
+        subprocess.run(["nvmlsim", *command, "--json"], check=True, capture_output=True, text=True).stdout
+    )
 
 
 def main(state: str) -> int:
     gpus = simulator("show", state)["gpus"]
-    devices = sum(len(gi["compute_instances"]) for gpu in gpus for gi in gpu["gpu_instances"])
+    devices = sum(len(gi["compute"]) for gpu in gpus for gi in gpu["instances"])
     record = simulator("calls", state)
     print(f"\nMIG devices on the node: {devices}")
     if record["writes"]:
