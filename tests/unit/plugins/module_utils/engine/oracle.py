@@ -518,6 +518,14 @@ class Case(t.NamedTuple):
     reserved: Reserved = frozenset()
 
 
+class Part(t.NamedTuple):
+    """A CI that can be in a GI. Its span can be wider than its slices: the one of H100's 1g.20gb has 1 and spans 2."""
+
+    slices: int
+    variant: str
+    span: Span
+
+
 def gpu_with(board: str, layout: t.Iterable[Slot]) -> model.Gpu:
     """A GPU of a board with these GIs, each with the CI that fills it."""
     names = {profile.id: profile.name for profile in boards.profiles(board)}
@@ -593,45 +601,50 @@ class CaseMaker:
         instances = []
         for gi in gpu.instances:
             profile = by_id[gi.profile.id]
-            spans = self._some_spans(gpu.architecture, profile)
-            compute = tuple(
-                self._compute_instance(gpu, profile, number, span, busy_share) for number, span in enumerate(spans)
-            )
+            parts = self._some_parts(gpu.architecture, profile)
+            compute = tuple(self._compute_instance(number, part, busy_share) for number, part in enumerate(parts))
             instances.append(gi._replace(profile=profile, compute=compute))
         self.random.shuffle(instances)
         processes = tuple(process for gi in instances for instance in gi.compute for process in instance.processes)
         return gpu._replace(profiles=tuple(by_id.values()), instances=tuple(instances), processes=processes)
 
-    def _some_spans(self, architecture: str, profile: model.Profile) -> list[Span]:
+    def _some_parts(self, architecture: str, profile: model.Profile) -> list[Part]:
         """The CI that fills the GI, or none, or several small ones that fit beside each other."""
         chance = self.random.random()
-        if chance < 0.65:
-            return [(0, profile.slices)]
-        if chance < 0.75:
+        if chance < 0.1:
             return []
-        spans = [span for slices in self._sizes(profile) for span in compute_windows(architecture, profile, slices)]
-        self.random.shuffle(spans)
-        chosen: list[Span] = []
+        possible = self._parts(architecture, profile)
+        if chance < 0.75:
+            return [next(part for part in possible if part.slices == profile.slices)]
+        self.random.shuffle(possible)
+        chosen: list[Part] = []
         taken: frozenset[int] = frozenset()
-        for span in spans:
-            if not compute_taken(architecture, span) & taken and self._by_chance(0.7):
-                chosen.append(span)
-                taken |= compute_taken(architecture, span)
+        for part in possible:
+            if not compute_taken(architecture, part.span) & taken and self._by_chance(0.7):
+                chosen.append(part)
+                taken |= compute_taken(architecture, part.span)
         return chosen
 
-    def _sizes(self, profile: model.Profile) -> list[int]:
-        return sorted({offered.slices for offered in boards.compute_profiles(self.board, profile.name)})
+    def _parts(self, architecture: str, profile: model.Profile) -> list[Part]:
+        """All CIs that a GI can have, the wide ones too; where the driver lists no places, also those of the rule."""
+        offered = boards.compute_profiles(self.board, profile.name)
+        parts = {
+            Part(each.slices, "" if each.slices == profile.slices else each.variant, span_of(place))
+            for each in offered
+            for place in each.placements
+        }
+        if profile.compute is None:
+            for slices in {each.slices for each in offered if each.slices < profile.slices}:
+                parts |= {Part(slices, "", span) for span in compute_windows(architecture, profile, slices)}
+        return sorted(parts)
 
-    def _compute_instance(
-        self, gpu: model.Gpu, profile: model.Profile, number: int, span: Span, busy_share: float
-    ) -> model.ComputeInstance:
-        special = gpu.architecture != "ampere" and span[1] < profile.slices and self._by_chance(0.1)
+    def _compute_instance(self, number: int, part: Part, busy_share: float) -> model.ComputeInstance:
         busy = self._by_chance(busy_share)
         return model.ComputeInstance(
             id=number,
-            slices=span[1],
-            placement=model.Placement(*span),
-            variant="rev1" if special else "",
+            slices=part.slices,
+            placement=model.Placement(*part.span),
+            variant=part.variant,
             processes=(model.Process(self.random.randrange(1000, 99999), "python"),) if busy else (),
         )
 
@@ -685,15 +698,15 @@ class CaseMaker:
             sizes = []
         else:
             # Mostly sizes that fit together, sometimes any whose sum is small enough.
-            spans = self._some_spans(gpu.architecture, profile)
-            sizes = [span[1] for span in spans]
+            parts = [part for part in self._some_parts(gpu.architecture, profile) if not part.variant]
+            sizes = [part.slices for part in parts]
             if self._by_chance(0.3):
                 sizes = []
                 while sum(sizes) < profile.slices and self._by_chance(0.8):
-                    sizes.append(self.random.choice(self._sizes(profile)))
+                    sizes.append(self.random.choice(self._parts(gpu.architecture, profile)).slices)
             elif place is not None and self._by_chance(0.5):
-                exact = sorted(spans, key=lambda span: -span[1])
-                wishes = tuple(model.ComputeWish(span[1], model.Placement(*span)) for span in exact)
+                parts.sort(key=lambda part: -part.slices)
+                wishes = tuple(model.ComputeWish(part.slices, model.Placement(*part.span)) for part in parts)
                 return model.InstanceWish(profile, wishes, place)
         compute = tuple(model.ComputeWish(slices) for slices in sorted(sizes, reverse=True))
         return model.InstanceWish(profile, compute, place)
