@@ -357,14 +357,15 @@ def resolve(
 
     ``label`` (given in ``configs``, generated from the hardware, or in count form such as ``3g.20gb,2x2g.10gb``) or
     ``config``, the entries themselves. ``configs`` is a document, what check_configs made of it, or entries by label.
-    ``gpus`` narrows everything to some GPUs, the others are left alone and not counted as unlisted. Raises WishError.
+    ``gpus`` narrows everything to some GPUs, the others are left alone and not counted as unlisted. ``expected_gpus``
+    is the number of all GPUs that the driver counts, also of those without MIG. Raises WishError.
     """
     if unlisted not in UNLISTED_POLICIES:
         raise WishError(f"unlisted is {quoted(unlisted)}; it must be one of {', '.join(UNLISTED_POLICIES)}")
     _check_expected(node, expected_gpus)
     choice = _choose(node, label, config, configs)
     _check_listed_indices(node, choice)
-    selected, by_name = _select(node, gpus)
+    selected, by_name = select_gpus(node, gpus)
     maker = _WishMaker(choice, allow_empty or choice.label == "all-enabled", mode_only)
     wishes: dict[int, GpuWish] = {}
     left_out: list[int] = []
@@ -470,8 +471,8 @@ def _check_listed_indices(node: Node, choice: _Choice) -> None:
             )
 
 
-def _select(node: Node, gpus: t.Any) -> tuple[tuple[Gpu, ...], bool]:
-    """The GPUs that the caller wants to speak of, and whether they were named one by one."""
+def select_gpus(node: Node, gpus: t.Any) -> tuple[tuple[Gpu, ...], bool]:
+    """The GPUs that the caller wants to speak of, and whether they were named one by one. Raises WishError."""
     if gpus is None or gpus == "all" or gpus == ["all"]:
         return node.gpus, False
     items = gpus.split(",") if isinstance(gpus, str) else gpus if isinstance(gpus, (list, tuple)) else [gpus]
@@ -479,6 +480,9 @@ def _select(node: Node, gpus: t.Any) -> tuple[tuple[Gpu, ...], bool]:
         raise WishError("gpus is an empty list; give all, or some GPUs by index, UUID or PCI id")
     chosen = {_find_gpu(node, item).index for item in items}
     return tuple(gpu for gpu in node.gpus if gpu.index in chosen), True
+
+
+_select = select_gpus  # its name while it was private
 
 
 def _find_gpu(node: Node, selector: t.Any) -> Gpu:

