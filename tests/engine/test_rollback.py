@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver, transaction
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Placement
 from ansible_collections.gpufleet.mig.tests.engine.helpers import places
 
@@ -91,26 +91,31 @@ QUICK = "some stay"
 )
 def test_whichever_write_fails_the_layout_from_before_is_rebuilt(make_node, name, code, when):
     node, wish, writes = prepare(make_node, name)
-    planned = node.plan(**wish)
-    plan = planned[1]
-    before = node.state()
+    planned = before, plan, wanted = node.plan(**wish)
+    state = node.state()
     named = {(step.gpu, step.placement) for step in plan.steps}
     untouched = {
-        (gpu.index, gi.id) for gpu in planned[0].gpus for gi in gpu.instances if (gpu.index, gi.placement) not in named
+        (gpu.index, gi.id) for gpu in before.gpus for gi in gpu.instances if (gpu.index, gi.placement) not in named
     }
-    for nth in range(1, len(plan.steps) + 1):
+
+    def fail_at(nth):
+        node.simulator.clear_faults()
         node.simulator.fault("write", nth=nth, when=when, code=code)
         node.simulator.reset_calls()
-        outcome = node.carry_out(planned)
+        outcome = transaction.apply(driver.Session, *planned)
+        return outcome, node.state(), {(call.gpu, call.gi) for call in node.simulator.writes()}
 
+    # One child for all: each failure starts from what the rollback before it left.
+    results = node.call(lambda: [fail_at(nth) for nth in range(1, len(plan.steps) + 1)])
+    for nth, (outcome, state_after, written) in enumerate(results, start=1):
         where = f"write {nth} of {len(plan.steps)}"
         assert outcome.error is not None, where
         assert outcome.error.details["error"] == code, where
         assert (outcome.rolled_back, outcome.missing) == (True, ()), where
         assert (outcome.altered, outcome.changed) == (True, False), where
-        assert node.state() == before, where
-        assert not untouched & {(call.gpu, call.gi) for call in node.simulator.writes()}, where
-        node.simulator.clear_faults()
+        assert state_after == state, where
+        assert not untouched & written, where
+    node.simulator.clear_faults()
     assert node.carry_out(planned).error is None
 
 
