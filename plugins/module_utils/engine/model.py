@@ -123,7 +123,7 @@ class Gpu(t.NamedTuple):
     ``problems`` names what could not be read; an empty tuple means that everything above is known.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index(), which nobody asks of a GPU
     uuid: str = ""
     pci_bus_id: str = ""
     pci_device_id: int = 0
