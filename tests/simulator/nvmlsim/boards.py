@@ -41,7 +41,7 @@ class ComputeInstanceProfile(t.NamedTuple):
     enum: int
     id: int
     slices: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuples
     multiprocessors: int
     engines: Engines
     placements: tuple[Span, ...]
@@ -57,7 +57,7 @@ class GpuInstanceProfile(t.NamedTuple):
     enum: int
     id: int
     slices: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuples
     reported_count: int
     multiprocessors: int
     engines: Engines

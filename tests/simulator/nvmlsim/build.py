@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import pathlib
 import platform
@@ -97,13 +98,9 @@ def find_compiler() -> tuple[str, ...]:
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return (name,)
-    try:
-        import ziglang  # noqa: F401
-    except ImportError:
-        raise SimulatorError(
-            "no C compiler found: install one (package gcc or clang), or `pip install ziglang`, or set CC"
-        ) from None
-    return (sys.executable, "-m", "ziglang", "cc")
+    if importlib.util.find_spec("ziglang"):
+        return (sys.executable, "-m", "ziglang", "cc")
+    raise SimulatorError("no C compiler found: install one (package gcc or clang), or `pip install ziglang`, or set CC")
 
 
 def ensure_built() -> Build:

@@ -68,7 +68,7 @@ BOARD_ASSUMPTIONS = {
 class Placed(t.NamedTuple):
     """A board in its slot. ``pci`` has an 8-digit domain."""
 
-    index: int
+    number: int
     board: Board
     pci: str
     uuid: str
@@ -111,7 +111,7 @@ def place_gpus(gpus: str, *, driver: str, chips: str, seed: str, wide_ci_span: i
         name = f"{seed}/{board.key}/{index}"
         placed.append(
             Placed(
-                index=index,
+                number=index,
                 board=board,
                 pci=f"{domain:08X}:{bus:02X}:00.0",
                 uuid=f"GPU-{uuid.uuid5(NAMESPACE, name)}",
@@ -182,7 +182,7 @@ def _gpu_line(gpu: Placed, virtualization: str, broken_counts: bool) -> str:
         "reserved_mib": board.memory_mib // 128,
         "arch": board.architecture,
         "cc": board.compute_capability,
-        "minor": gpu.index,
+        "minor": gpu.number,
         "virtualization": virtualization,
         "mig": _yes(board.mig_capable),
     }

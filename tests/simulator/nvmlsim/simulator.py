@@ -372,7 +372,7 @@ def _pickled(kind: str, value: t.Any) -> bytes:
 
 def _read_all(reader: int, timeout: float) -> bytes:
     deadline = time.monotonic() + timeout
-    chunks = []
+    chunks: list[bytes] = []
     while True:
         ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
