@@ -176,6 +176,10 @@ def test_a_driver_that_answers_nothing_any_more_leaves_a_list_of_what_was_starte
     assert outcome.error.details["error"] == "DRIVER_NOT_LOADED"
     assert outcome.rolled_back is False
     assert len([sentence for sentence in outcome.missing if "cannot tell" in sentence]) == len(planned[1].steps)
+    (unknown,) = outcome.after.gpus
+    assert unknown.uuid == planned[0].gpus[0].uuid
+    assert (unknown.mode_current, unknown.instances) == (None, ())
+    assert [problem.error for problem in unknown.problems] == ["DRIVER_NOT_LOADED"]
 
 
 def test_a_gpu_lost_in_the_middle_is_named_with_what_it_had(make_node):

@@ -40,6 +40,7 @@ from .model import (
     Node,
     Placement,
     Plan,
+    Problem,
     Process,
     Step,
     Wanted,
@@ -94,9 +95,9 @@ def apply(open_session: OpenSession, before: Node, plan: Plan, wanted: Wanted) -
         if not waiting:
             _require_wanted(after, wanted)
     except Exception as failure:  # pylint: disable=broad-except  # whatever it was, the node must not stay half-way
-        error = failure if isinstance(failure, MigError) else MigError(f"{type(failure).__name__}: {failure}")
         if not run.started:
-            raise error from failure
+            raise
+        error = failure if isinstance(failure, MigError) else MigError(f"{type(failure).__name__}: {failure}")
         return _rolled_back(open_session, before, run, error)
     reboot = tuple(
         index for index in waiting if waiting[index] == "reboot" or driver.mode_change_needs_reboot(before.gpus[index])
@@ -247,13 +248,15 @@ def _in_context(session: driver.Session, step: Step, error: DriverError) -> Driv
     what = _step_in_words(step)
     hint = ""
     if error.error == "IN_USE" and step.kind in ("destroy_ci", "destroy_gi"):
+        gpu = session.read_gpu(step.gpu)
         holders = [
             process
-            for instance in session.read_gpu(step.gpu).instances
+            for instance in gpu.instances
             if instance.id == step.gi_id
             for compute in instance.compute
             for process in compute.processes
         ]
+        holders.extend(gpu.processes)
         if holders:
             hint = " Held by " + ", ".join(f"process {p.pid} ({p.name or 'name unknown'})" for p in holders) + "."
         else:
@@ -359,7 +362,8 @@ def _rolled_back(open_session: OpenSession, before: Node, run: _Run, error: MigE
             for change in _changes(before.gpus[index], after.gpus[index] if index < len(after.gpus) else Gpu(index))
         )
     except Exception as second:  # pylint: disable=broad-except  # it must not hide the first failure
-        after = before
+        touched = run.touched()
+        after = before._replace(gpus=tuple(_unknown(g, second) if g.index in touched else g for g in before.gpus))
         failures.append(str(second))
         missing = tuple(
             f"{driver.describe(before.gpus[step.gpu])}: cannot tell whether it was taken back: {_step_in_words(step)}"
@@ -377,6 +381,14 @@ def _rolled_back(open_session: OpenSession, before: Node, run: _Run, error: MigE
         error=error,
         uuid_map=report.uuid_map(before, after),
     )
+
+
+def _unknown(gpu: Gpu, failure: Exception) -> Gpu:
+    """A GPU of which only the identity is known any more."""
+    error = failure.error if isinstance(failure, DriverError) else "UNKNOWN"
+    call = str(failure.details.get("call", "")) if isinstance(failure, DriverError) else type(failure).__name__
+    problem = Problem(call, error, driver.remedy(error))
+    return gpu._replace(mode_current=None, mode_pending=None, profiles=None, instances=(), problems=(problem,))
 
 
 def _restore(session: driver.Session, run: _Run, was: Gpu, failures: list[str]) -> None:
