@@ -196,7 +196,7 @@ def _gpu_plan_report(gpu_plan: GpuPlan, gpu: Gpu) -> Report:
 
 def _step_report(step: Step) -> Report:
     """A step with the fields that its kind uses."""
-    fields = {key: value for key, value in step._asdict().items() if value is not None and key not in ("gpu",)}
+    fields = {key: value for key, value in step._asdict().items() if value not in (None, "") and key != "gpu"}
     for key in ("placement", "compute_placement"):
         if key in fields:
             fields[key] = _placement_report(fields[key])
