@@ -407,7 +407,8 @@ def _place_compute(
     """Places for new CIs beside the kept ones: for each its rank in ``compute_placements``, and the CI.
 
     Wishes for an exact place come first, then the largest; equal ones take their places in order. ``None`` if there
-    is no way to place them.
+    is no way to place them. A wish for the CI that fills its GI is best left without a place: there is only one, which
+    drivers list only for a GI that exists and not always as long as its slices (H100: 0:2 for the 1c of a 1g.20gb).
     """
     architecture = gpu.architecture
 
