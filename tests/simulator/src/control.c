@@ -247,7 +247,7 @@ static int reset(struct edit *edit, int gpu, char *error, unsigned size)
     const struct node *node = &edit->file->node;
     const struct board *board = &node->gpus[gpu];
     struct live_gpu *live = &edit->live->gpus[gpu];
-    if (board->virtualization != BARE_METAL && board->needs_reset) {
+    if (board->virtualization == VGPU_GUEST || (board->virtualization == PASSTHROUGH && board->needs_reset)) {
         return failed(error, size, "reset", "Not Supported: the hypervisor owns the reset of this GPU");
     }
     if (is_held(edit->live, gpu, ANY_LEVEL, ANY_LEVEL, true)) {
