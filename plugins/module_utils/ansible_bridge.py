@@ -126,7 +126,7 @@ def _change(module: AnsibleModule, open_session: t.Any, node: Node, wanted: Want
         return {**planned, **_prediction(node, wanted, plan)}
     outcome = transaction.apply(open_session, node, plan, wanted)
     if outcome.error is not None:
-        module.fail_json(**failure(outcome.error), **planned, **_rollback(outcome))
+        module.fail_json(**{**failure(outcome.error), **_rollback(outcome)})
     return {**planned, **_what_was_done(node, wanted, outcome)}
 
 
@@ -171,17 +171,20 @@ def _what_was_done(node: Node, wanted: Wanted, outcome: Outcome) -> Result:
 
 
 def _rollback(outcome: Outcome) -> Result:
-    """What a failure leaves behind; these win over what the error itself says."""
-    result: Result = {
-        "changed": outcome.changed,
-        "altered": outcome.altered,
-        "rolled_back": bool(outcome.rolled_back),
+    """What a failure leaves behind; these win over what the error itself says.
+
+    The layouts are only there where they tell something new: a failed task's result is shown as a whole.
+    """
+    result: Result = {"changed": outcome.changed, "altered": outcome.altered, "rolled_back": bool(outcome.rolled_back)}
+    if outcome.rolled_back:
+        return {**result, "msg": f"{outcome.error} The layout from before is restored."}
+    return {
+        **result,
+        "msg": f"{outcome.error} Not everything could be restored: {'; '.join(outcome.missing)}.",
+        "missing": list(outcome.missing),
         "after": _layouts(outcome.after),
         "uuid_map": outcome.uuid_map or {},
     }
-    if outcome.missing:
-        result["missing"] = list(outcome.missing)
-    return result
 
 
 def _required(node: Node, waiting: list[int]) -> Result:

@@ -259,14 +259,14 @@ before:
       type: str
 after:
   description: The GPUs as they were read last, in the form of RV(before). In check mode, as planned.
-  returned: success
+  returned: success, or on failure when RV(rolled_back) is false
   type: list
   elements: dict
 uuid_map:
   description:
     - UUID of each MIG device from before, and the UUID of the one that has its place and kind afterwards, or V(null).
     - An equal UUID does not mean that the device was left alone. The driver gives the same place the same UUID.
-  returned: when a change was made or tried
+  returned: after a change, or on failure when RV(rolled_back) is false
   type: dict
 unlisted:
   description: Indices of MIG-capable GPUs that the config does not speak of.

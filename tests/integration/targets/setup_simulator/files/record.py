@@ -1,0 +1,25 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Print what was called on a simulated node since the last time: the number of calls, and the writes by name.
+
+Usage: record.py STATE
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from nvmlsim import Simulator
+
+
+def main() -> None:
+    """Print the record as JSON and start a new one."""
+    calls = Simulator(sys.argv[1]).calls(reset=True)
+    print(json.dumps({"total": len(calls), "writes": [call.function for call in calls if call.write]}))
+
+
+if __name__ == "__main__":
+    main()
