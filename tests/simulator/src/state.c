@@ -142,7 +142,7 @@ void read_live(const struct state_file *file, void *copy, size_t offset, size_t 
 
 /* Steps of a change at which a test may have the caller killed: locked, half copied, copied, changed, made to count,
  * unlocked. Only the fifth and later leave the change behind. */
-static _Thread_local uint32_t steps_to_live;
+static _Thread_local uint32_t steps_to_live __attribute__((tls_model("initial-exec"))); /* needs no help of the loader */
 
 void die_at_checkpoint(uint32_t checkpoint) { steps_to_live = checkpoint; }
 
