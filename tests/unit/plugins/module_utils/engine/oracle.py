@@ -175,14 +175,19 @@ def final_layouts(kinds: tuple[Kind, ...], items: tuple[Item, ...]) -> tuple[Fin
 
 
 def compute_windows(architecture: str, profile: model.Profile, slices: int) -> tuple[Span, ...]:
-    """Where a plain CI can be inside a GI: as the driver lists it, else by the rule of the architecture.
+    """Where a CI can be inside a GI: as the driver lists it, else by the rule of the architecture.
 
-    Ampere places a CI at any start; later chips have a binary tree, in which a span starts at a multiple of the next
-    power of two.
+    Several kinds of as many slices differ in multiprocessors: the CI that fills a GI is the one with most of them, a
+    smaller CI is the plain one. Ampere places a CI at any start; later chips have a binary tree, in which a span starts
+    at a multiple of the next power of two.
     """
-    for offered in profile.compute or ():
-        if offered.slices == slices and offered.placements and (not offered.variant or slices == profile.slices):
-            return tuple((place.start, place.size) for place in offered.placements)
+    offered = [each for each in profile.compute or () if each.slices == slices and each.placements]
+    if slices == profile.slices:
+        offered.sort(key=lambda each: -each.multiprocessors)
+    else:
+        offered = [each for each in offered if not each.variant]
+    if offered:
+        return tuple(span_of(place) for place in offered[0].placements)
     step = 1 if architecture == "ampere" else power_of_two(slices)
     return tuple((start, slices) for start in range(0, profile.slices - slices + 1, step))
 
@@ -613,9 +618,11 @@ class CaseMaker:
         chance = self.random.random()
         if chance < 0.1:
             return []
-        possible = self._parts(architecture, profile)
         if chance < 0.75:
-            return [next(part for part in possible if part.slices == profile.slices)]
+            offered = boards.compute_profiles(self.board, profile.name)
+            filling = compute_windows(architecture, profile._replace(compute=offered), profile.slices)[0]
+            return [Part(profile.slices, "", filling)]
+        possible = self._parts(architecture, profile)
         self.random.shuffle(possible)
         chosen: list[Part] = []
         taken: frozenset[int] = frozenset()

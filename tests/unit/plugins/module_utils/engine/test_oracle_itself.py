@@ -116,6 +116,18 @@ def test_unlisted_windows_follow_the_architecture_and_listed_ones_are_taken_as_t
     assert oracle.compute_windows("hopper", unlisted._replace(slices=7), 3) == ((0, 3), (4, 3))
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_several_kinds_the_filling_one_has_most_multiprocessors_and_a_small_one_is_plain(
+    order: tuple[int, int],
+) -> None:
+    plain = model.ComputeProfile(0, 0, 1, 16, "", (model.Placement(0, 1),))
+    wide = model.ComputeProfile(7, 7, 1, 26, "rev1", (model.Placement(0, 2),))
+    offered = tuple((plain, wide)[position] for position in order)
+    one_slice = model.Profile(9, 15, "1g.20gb", 1, 20, 20096, compute=offered)
+    assert oracle.compute_windows("hopper", one_slice, 1) == ((0, 2),)
+    assert oracle.compute_windows("hopper", one_slice._replace(slices=2), 1) == ((0, 1),)
+
+
 # --- worked out by hand ---------------------------------------------------------------------------------------------
 
 
