@@ -102,15 +102,24 @@ class System(t.NamedTuple):
     buses: tuple[int, ...]
 
 
-@functools.cache
-def load_boards(*, wide_ci_span: int = 2) -> dict[str, Board]:
-    """All boards by key.
+class _OpenAnswers(t.NamedTuple):
+    """The parameters of ``load_boards``."""
 
-    ``wide_ci_span`` is the number of compute slices that the one-slice compute instance of a double-memory GPU
-    instance is placed on where it has the multiprocessors of two (H100: 26 instead of 16). Listings say 2.
+    wide_ci_span: int
+    double_memory_plain_ci: bool
+
+
+@functools.cache
+def load_boards(*, wide_ci_span: int = 2, double_memory_plain_ci: bool = True) -> dict[str, Board]:
+    """All boards by key. The parameters answer questions that public listings leave open.
+
+    On boards where a double-memory GPU instance has more multiprocessors than a plain 1g (H100: 26 instead of 16),
+    ``wide_ci_span`` is the number of compute slices that the compute instance with all of them is placed on, and
+    ``double_memory_plain_ci`` says that the plain compute instance of one slice is offered there too.
     """
     data = _data()
-    return {key: _board(data, key, wide_ci_span) for key in data["boards"]}
+    open_answers = _OpenAnswers(wide_ci_span, double_memory_plain_ci)
+    return {key: _board(data, key, open_answers) for key in data["boards"]}
 
 
 @functools.cache
@@ -151,12 +160,12 @@ def _with_sibling(data: dict[str, t.Any], key: str) -> dict[str, t.Any]:
     return {**sibling, **own}
 
 
-def _board(data: dict[str, t.Any], key: str, wide_ci_span: int) -> Board:
+def _board(data: dict[str, t.Any], key: str, answers: _OpenAnswers) -> Board:
     fields = _with_sibling(data, key)
     shape = data["shapes"].get(fields.get("shape"), {})
     inferred: dict[str, t.Any] = fields.get("inferred", {})
     try:
-        profiles = tuple(_profiles(key, fields, shape, inferred, wide_ci_span))
+        profiles = tuple(_profiles(key, fields, shape, inferred, answers))
         return Board(
             key=key,
             name=fields["name"],
@@ -186,7 +195,7 @@ NONE = Engines(0, 0, 0, 0, 0)
 
 
 def _profiles(
-    key: str, fields: dict[str, t.Any], shape: dict[str, t.Any], inferred: dict[str, t.Any], wide_ci_span: int
+    key: str, fields: dict[str, t.Any], shape: dict[str, t.Any], inferred: dict[str, t.Any], answers: _OpenAnswers
 ) -> t.Iterator[GpuInstanceProfile]:
     if not shape:
         return
@@ -198,7 +207,7 @@ def _profiles(
         row = rows[kind]
         name = _name(kind, gb)
         engines = Engines(*row["engines"])
-        compute = tuple(_compute(kind, name, row["slices"], engines, multiprocessors, wide_ci_span))
+        compute = tuple(_compute(kind, name, row["slices"], engines, multiprocessors, answers))
         yield GpuInstanceProfile(
             name=name,
             enum=row["enum"],
@@ -227,14 +236,17 @@ def _name(kind: str, gb: int) -> str:
 
 
 def _compute(
-    kind: str, name: str, slices: int, engines: Engines, multiprocessors: dict[str, int], wide_span: int
+    kind: str, name: str, slices: int, engines: Engines, multiprocessors: dict[str, int], answers: _OpenAnswers
 ) -> t.Iterator[ComputeInstanceProfile]:
     """The compute instances of a GPU instance, the one that fills it last."""
     wide = multiprocessors.get("1g-double", 0)
     has_wide = wide > multiprocessors["1g"]
     if kind == "1g-double" and has_wide:
+        if answers.double_memory_plain_ci:
+            plain = COMPUTE_ENUMS[1]
+            yield ComputeInstanceProfile(name, plain, plain, 1, 1, multiprocessors["1g"], engines, ((0, 1),))
         enum = WIDE_COMPUTE_ENUM
-        yield ComputeInstanceProfile(name, enum, enum, 1, 1, wide, engines, ((0, wide_span),))
+        yield ComputeInstanceProfile(name, enum, enum, 1, 1, wide, engines, ((0, answers.wide_ci_span),))
         return
     if kind == "2g" and has_wide:
         enum = WIDE_COMPUTE_ENUM

@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     effect.add_argument("--kill", action="store_true", help="kill the caller (SIGKILL)")
     effect.add_argument("--delay-ms", type=int, metavar="N", help="take this much longer")
     effect.add_argument("--clear", action="store_true", help="forget all faults")
+    fault.add_argument("--store", type=int, metavar="1..6", help="with --kill: at this step inside the call")
     fault.add_argument("--gpu", type=int, metavar="INDEX", help="only calls about this GPU")
 
     add("reboot", lambda options: Simulator(options.state).reboot(), "the node starts anew")
@@ -264,6 +265,7 @@ def _fault(options: argparse.Namespace) -> None:
         code=options.code,
         hang=options.hang,
         kill=options.kill,
+        store=options.store,
         delay_ms=options.delay_ms,
         gpu=options.gpu,
     )

@@ -62,6 +62,10 @@ BOARD_ASSUMPTIONS = {
         ("2", "1"),
         "compute slices that the one compute instance of a double-memory 1g GPU instance spans on Hopper and later",
     ),
+    "double_memory_plain_ci": (
+        ("yes", "no"),
+        "whether that GPU instance also offers the plain compute instance of one slice (mig-parted asks for it)",
+    ),
 }
 
 
@@ -95,7 +99,15 @@ def cuda_version(branch: int) -> int:
     return CUDA_SINCE[max((known for known in CUDA_SINCE if known <= branch), default=min(CUDA_SINCE))]
 
 
-def place_gpus(gpus: str, *, driver: str, chips: str, seed: str, wide_ci_span: int = 2) -> list[Placed]:
+def boards_under(assume: t.Mapping[str, str]) -> dict[str, Board]:
+    """The boards, with these answers to the open questions about their data."""
+    return load_boards(
+        wide_ci_span=int(assume.get("wide_ci_span", "2")),
+        double_memory_plain_ci=assume.get("double_memory_plain_ci", "yes") == "yes",
+    )
+
+
+def place_gpus(gpus: str, *, driver: str, chips: str, seed: str, assume: t.Mapping[str, str]) -> list[Placed]:
     """The GPUs of a node, in slots. ``gpus`` is a system's name or ``8xa100-sxm4-40gb,1xtesla-t4``."""
     system = load_systems().get(gpus)
     keys = list(system.gpus) if system else split_gpus(gpus)
@@ -104,7 +116,8 @@ def place_gpus(gpus: str, *, driver: str, chips: str, seed: str, wide_ci_span: i
         raise SimulatorError(f"{gpus!r} describes {len(keys)} GPUs; a simulated node has 1 to {MOST_GPUS}")
     if not chips or set(chips) - {"N", "S"}:
         raise SimulatorError(f"chips {chips!r} must be made of the letters N and S, one per GPU; they repeat")
-    boards = [_board(key, driver, wide_ci_span) for key in keys]
+    known = boards_under(assume)
+    boards = [_board(key, driver, known) for key in keys]
     placed = []
     for index, board in enumerate(boards):
         domain, bus = (0, buses[index]) if buses else (index // len(BUSES), BUSES[index % len(BUSES)])
@@ -121,8 +134,7 @@ def place_gpus(gpus: str, *, driver: str, chips: str, seed: str, wide_ci_span: i
     return placed
 
 
-def _board(key: str, driver: str, wide_ci_span: int) -> Board:
-    boards = load_boards(wide_ci_span=wide_ci_span)
+def _board(key: str, driver: str, boards: t.Mapping[str, Board]) -> Board:
     if key not in boards:
         known = ", ".join(k for k, board in boards.items() if not board.not_simulated)
         raise SimulatorError(f"no board {key!r} is known; boards: {known}; systems: {', '.join(load_systems())}")
@@ -148,7 +160,7 @@ def describe_node(
     assume: t.Mapping[str, str],
     rename: t.Mapping[str, str],
 ) -> str:
-    """The whole text. ``assume`` has no name of ``BOARD_ASSUMPTIONS`` but ``a30_counts``."""
+    """The whole text."""
     cuda = cuda_version(branch_of(driver))
     node = _line(
         "node",

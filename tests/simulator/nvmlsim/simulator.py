@@ -108,9 +108,7 @@ class Simulator:
         full = description.full_version(driver)
         answers = {name: str(value) for name, value in (assume or {}).items()}
         _check_board_assumptions(answers)
-        placed = description.place_gpus(
-            gpus, driver=full, chips=chips, seed=seed, wide_ci_span=int(answers.get("wide_ci_span", "2"))
-        )
+        placed = description.place_gpus(gpus, driver=full, chips=chips, seed=seed, assume=answers)
         text = description.describe_node(
             placed,
             driver=full,
@@ -299,6 +297,7 @@ class Simulator:
         code: t.Optional[str] = None,
         hang: bool = False,
         kill: bool = False,
+        store: t.Optional[int] = None,
         delay_ms: t.Optional[int] = None,
         gpu: t.Optional[int] = None,
     ) -> None:
@@ -310,6 +309,7 @@ class Simulator:
         words += [f"delay_ms={delay_ms}"] if delay_ms is not None else []
         words += ["hang=1"] if hang else []
         words += ["kill=1"] if kill else []
+        words += [f"store={store}"] if store is not None else []
         control.fault(str(self.path), " ".join(words))
 
     def clear_faults(self) -> None:

@@ -150,7 +150,10 @@ def test_as_many_instances_as_a_profile_says_fit_an_empty_gpu(node, board):
             assert client.placements(handle, found.id)
             capacity = nv.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, found.id)
             instances = []
-            while client.code(lambda found=found, instances=instances: instances.append(client.create(handle, found.id))) == "SUCCESS":
+            while (
+                client.code(lambda found=found, instances=instances: instances.append(client.create(handle, found.id)))
+                == "SUCCESS"
+            ):
                 pass
             assert capacity == len(instances)
             assert nv.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, found.id) == 0
@@ -216,7 +219,9 @@ def test_the_profile_enum_that_breaks_other_clients_is_not_offered(node, driver)
     """3g+gfx (0x11): clients that do not know it give up on the whole GPU."""
 
     def ask():
-        return [client.code(nv.nvmlDeviceGetGpuInstanceProfileInfo, client.mig_gpu(i), 0x11) for i in range(len(chosen))]
+        return [
+            client.code(nv.nvmlDeviceGetGpuInstanceProfileInfo, client.mig_gpu(i), 0x11) for i in range(len(chosen))
+        ]
 
     chosen = [board for board in CAPABLE if board.confidence != "low"]
     gpus = ",".join(f"1x{board.key}" for board in chosen)

@@ -68,9 +68,33 @@ def test_a_double_memory_instance_of_hopper_is_placed_on_two_slices(node):
     assert in_gi(one, 15, work) == ([(0, 1)], (0, 0, 1))
 
 
+@pytest.mark.parametrize(
+    ("board", "plain", "wide"),
+    [("h100-sxm5-80gb", 16, 26), ("h200-sxm-141gb", 16, 26), ("b200-180gb", 18, 30)],
+)
+@pytest.mark.parametrize("offered", ["yes", "no"])
+def test_whether_a_double_memory_instance_also_has_a_plain_slice_is_an_assumption(node, board, plain, wide, offered):
+    """mig-parted creates profile 0 there; the listings only show profile 7."""
+
+    def work(gi):
+        listed = [(each.id, each.sliceCount, each.multiprocessorCount) for each in client.compute_profiles(gi)]
+        return listed, client.code(client.create_compute, gi, 0)
+
+    simulator = node(f"1x{board}", assume={"double_memory_plain_ci": offered})
+    if offered == "yes":
+        assert in_gi(simulator, 15, work) == ([(0, 1, plain), (7, 1, wide)], "SUCCESS")
+    else:
+        listed, result = in_gi(simulator, 15, work)
+        assert listed == [(7, 1, wide)]
+        assert result in ("NOT_SUPPORTED", "INVALID_ARGUMENT")
+
+
 def test_a_two_slice_instance_of_hopper_offers_a_wide_and_a_narrow_slice(node):
     def work(gi):
-        return [(each.id, each.sliceCount, each.instanceCount, each.multiprocessorCount) for each in client.compute_profiles(gi)]
+        return [
+            (each.id, each.sliceCount, each.instanceCount, each.multiprocessorCount)
+            for each in client.compute_profiles(gi)
+        ]
 
     assert in_gi(node("1xh100-sxm5-80gb"), 14, work) == [(0, 1, 2, 16), (1, 2, 1, 32), (7, 1, 1, 26)]
 
@@ -157,7 +181,12 @@ def test_a_destroyed_compute_instance_is_an_invalid_argument(node):
 def test_the_only_engine_profile_is_shared(node):
     def work(gi):
         ask = nv.nvmlGpuInstanceGetComputeInstanceProfileInfo
-        return client.code(ask, gi, 0, 0), client.code(ask, gi, 0, 1), client.code(ask, gi, 3, 0), client.code(ask, gi, 99, 0)
+        return (
+            client.code(ask, gi, 0, 0),
+            client.code(ask, gi, 0, 1),
+            client.code(ask, gi, 3, 0),
+            client.code(ask, gi, 99, 0),
+        )
 
     assert in_gi(node(), 9, work) == ("SUCCESS", "INVALID_ARGUMENT", "NOT_SUPPORTED", "INVALID_ARGUMENT")
 

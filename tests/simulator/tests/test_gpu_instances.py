@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import pathlib
 
@@ -25,7 +26,17 @@ NUMBERING = {
     "S": {1: [11, 12, 13, 14, 7, 8, 9], 2: [5, 6, 3, 4], 4: [2, 1], 8: [0]},
 }
 A100 = {"1g": 19, "1g+me": 20, "1g-double": 15, "2g": 14, "3g": 9, "4g": 5, "7g": 0}
-RTX = {"1g": 14, "1g+me": 21, "1g+gfx": 47, "1g+me.all": 65, "1g-me": 67, "2g": 5, "2g+me.all": 64, "2g-me": 66, "4g": 0}
+RTX = {
+    "1g": 14,
+    "1g+me": 21,
+    "1g+gfx": 47,
+    "1g+me.all": 65,
+    "1g-me": 67,
+    "2g": 5,
+    "2g+me.all": 64,
+    "2g-me": 66,
+    "4g": 0,
+}
 A30 = {"1g": 14, "1g+me": 21, "2g": 5, "2g+me": 6, "4g": 0}
 
 
@@ -60,7 +71,9 @@ def test_the_driver_chooses_the_slots_that_real_boards_were_seen_to_choose(node,
         assert [start for _, start in made if start is not None] == sequence["starts"]
 
 
-@pytest.mark.parametrize("sequence", [s for s in SEQUENCES if s["chip"] == "N" and s["board"].startswith("a100")], ids=described)
+@pytest.mark.parametrize(
+    "sequence", [s for s in SEQUENCES if s["chip"] == "N" and s["board"].startswith("a100")], ids=described
+)
 def test_a_chip_of_type_s_takes_the_same_starts(node, sequence):
     ids = [profile_id(sequence["board"], kind) for kind in sequence["create"]]
     both = [node(f"1x{sequence['board']}", chips=chip).call(create_all, ids) for chip in "NS"]
@@ -213,8 +226,6 @@ def test_the_instance_count_of_a_profile_does_not_depend_on_what_is_taken(node):
 
 def test_the_number_of_placements_can_be_asked_alone(node):
     def count():
-        import ctypes
-
         handle = client.mig_gpu()
         number = ctypes.c_uint()
         nv.nvmlDeviceGetGpuInstancePossiblePlacements(handle, 15, None, ctypes.byref(number))
@@ -258,8 +269,6 @@ def test_a_handle_of_a_destroyed_instance_is_an_invalid_argument(node):
 
 def test_a_null_array_of_instances_is_an_invalid_argument(node):
     def attempt():
-        import ctypes
-
         return client.code(nv.nvmlDeviceGetGpuInstances, client.mig_gpu(), 19, None, ctypes.byref(ctypes.c_uint()))
 
     assert node().call(attempt) == "INVALID_ARGUMENT"

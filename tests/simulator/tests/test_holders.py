@@ -183,9 +183,8 @@ def test_memory_of_a_process(node):
 def test_one_process_can_hold_several_places(node):
     simulator = node()
     simulator.call(make_two_devices)
-    with simulator.occupy(gpu=0, gi=1, ci=0) as first:
-        with simulator.occupy(gpu=0, gi=2, ci=0, pid=first.pid):
-            assert [simulator.call(destroy, gi, 0) for gi in (1, 2)] == ["IN_USE", "IN_USE"]
+    with simulator.occupy(gpu=0, gi=1, ci=0) as first, simulator.occupy(gpu=0, gi=2, ci=0, pid=first.pid):
+        assert [simulator.call(destroy, gi, 0) for gi in (1, 2)] == ["IN_USE", "IN_USE"]
 
 
 @pytest.mark.parametrize("place", [{"gpu": 5}, {"gpu": 0, "gi": 3}, {"gpu": 0, "gi": 1, "ci": 4}, {"gpu": 0, "ci": 0}])

@@ -140,7 +140,7 @@ def test_memory_of_a_device_is_its_instance_s(node):
     assert node().call(read) == 20096
 
 
-# ---- UUIDs --------------------------------------------------------------------------------------------------------------
+# ---- UUIDs ---------------------------------------------------------------------------------------------------------
 
 
 def test_both_spellings_of_a_uuid_find_the_device(node):
@@ -186,7 +186,10 @@ def test_places_gpus_and_nodes_have_different_uuids(node):
             handle = client.mig_gpu(index)
             for _ in range(7):
                 client.create_device(handle, "1g")
-            found += [nv.nvmlDeviceGetUUID(handle), *(nv.nvmlDeviceGetUUID(d) for d in client.mig_devices(handle).values())]
+            found += [
+                nv.nvmlDeviceGetUUID(handle),
+                *(nv.nvmlDeviceGetUUID(d) for d in client.mig_devices(handle).values()),
+            ]
         return found
 
     first = node("2xa100-sxm4-40gb").call(all_uuids)
@@ -206,7 +209,7 @@ def test_the_state_shows_the_uuids_that_nvml_gives(node):
     assert [uuid for _, uuid in sorted(shown)] == simulator.call(client.mig_uuids)
 
 
-# ---- a session remembers devices -------------------------------------------------------------------------------------------
+# ---- a session remembers devices -----------------------------------------------------------------------------------
 
 DESTROY_SECOND = """
 import pynvml as nv

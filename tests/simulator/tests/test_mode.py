@@ -14,7 +14,12 @@ import pytest
 
 from nvmlsim import SimulatorError
 
-FAMILIES = {"ampere": "1xa100-sxm4-40gb", "hopper": "1xh100-sxm5-80gb", "blackwell": "1xb200-180gb", "rtx": "1xrtx-pro-6000-server"}
+FAMILIES = {
+    "ampere": "1xa100-sxm4-40gb",
+    "hopper": "1xh100-sxm5-80gb",
+    "blackwell": "1xb200-180gb",
+    "rtx": "1xrtx-pro-6000-server",
+}
 
 
 def switch(enabled, index=0):
@@ -58,7 +63,9 @@ def test_setting_the_current_mode_takes_a_pending_one_back(node):
         assert simulator.call(switch, 0)[1:] == (0, 0)
 
 
-@pytest.mark.parametrize(("assume", "status"), [({}, "NOT_SUPPORTED"), ({"passthrough_activation": "RESET_REQUIRED"}, "RESET_REQUIRED")])
+@pytest.mark.parametrize(
+    ("assume", "status"), [({}, "NOT_SUPPORTED"), ({"passthrough_activation": "RESET_REQUIRED"}, "RESET_REQUIRED")]
+)
 def test_ampere_in_a_virtual_machine_waits_for_its_reboot(node, assume, status):
     simulator = node("1xa100-sxm4-40gb", virtualization="passthrough", assume=assume)
     assert simulator.call(switch, 1) == (status, 0, 1)
@@ -156,7 +163,10 @@ def test_placements_are_listed_without_the_mode(node):
     assert node().call(lambda: client.placements(client.gpu(), 9)) == [(0, 4), (4, 4)]
 
 
-@pytest.mark.parametrize(("gpus", "most"), [("1xa100-sxm4-40gb", 7), ("1xa30-24gb", 4), ("1xrtx-pro-6000-server", 4), ("1xh200-sxm-141gb", 7)])
+@pytest.mark.parametrize(
+    ("gpus", "most"),
+    [("1xa100-sxm4-40gb", 7), ("1xa30-24gb", 4), ("1xrtx-pro-6000-server", 4), ("1xh200-sxm-141gb", 7)],
+)
 def test_the_largest_number_of_mig_devices_is_the_hardware_s(node, gpus, most):
     def ask():
         handle = client.gpu()

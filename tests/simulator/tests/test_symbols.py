@@ -110,7 +110,7 @@ def test_the_library_is_found_by_the_dynamic_linker_under_its_own_name(node):
     assert simulator.run([sys.executable, "-c", code]).stdout == "1\n"
 
 
-# ---- driver versions ---------------------------------------------------------------------------------------------
+# ---- driver versions -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_walk_over_profiles_ends_where_the_driver_knows_no_more(node):
     assert ends[-1] <= 18
 
 
-# ---- versions of structs, sizes of buffers --------------------------------------------------------------------------
+# ---- versions of structs, sizes of buffers -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_buffer_that_is_too_small_is_said_to_be(node, name):
     assert node().call(ask) == (nv.NVML_ERROR_INSUFFICIENT_SIZE, nv.NVML_SUCCESS)
 
 
-# ---- session ------------------------------------------------------------------------------------------------------------
+# ---- session -------------------------------------------------------------------------------------------------------
 
 
 def test_sessions_are_counted(node):
