@@ -31,7 +31,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import (
     Profile,
 )
 
-_SIMULATOR = str(pathlib.Path(__file__).parents[5] / "simulator")
+_SIMULATOR = str(pathlib.Path(__file__).parents[4] / "simulator")
 if _SIMULATOR not in sys.path:
     sys.path.append(_SIMULATOR)
 from nvmlsim import load_boards  # noqa: E402  (the path above)
