@@ -60,14 +60,14 @@ class Result(t.NamedTuple):
 
     step: Step
     seconds: float
-    count: Count
+    tests: Count
     complaints: tuple[str, ...]
 
 
 class Command(t.NamedTuple):
     """What a step runs: in ``folder``, with ``path`` in front of PATH and ``environment`` on top of what is there."""
 
-    words: list[str | Path]
+    words: t.Sequence[str | Path]
     folder: Path = ROOT
     path: tuple[Path, ...] = (BIN,)
     environment: dict[str, str] = {}
@@ -77,12 +77,12 @@ class Step(t.NamedTuple):
     """One row of the table.
 
     ``commands`` run one after the other when their turn comes, not before: some need a tree copied first.
-    ``count`` reads the number of tests from the log. ``minutes`` orders the steps, longest first.
+    ``count_tests`` reads the number of tests from the log. ``seconds`` orders the steps, longest first.
     """
 
     name: str
     commands: t.Callable[[], list[Command]]
-    count: t.Callable[[str], Count]
+    count_tests: t.Callable[[str], Count]
     fast: bool = False
     seconds: float = 10
 
@@ -137,7 +137,7 @@ def run_step(step: Step, expected: dict[str, int]) -> Result:
             output.write(f"{error}\n".encode())
             complaints.append(str(error))
     try:
-        count = step.count(log.read_text(errors="replace"))
+        count = step.count_tests(log.read_text(errors="replace"))
     except (OSError, ElementTree.ParseError) as error:
         count = Count(0)
         complaints.append(f"its tests cannot be counted: {error}")
@@ -248,7 +248,7 @@ def python_tests(folder: str, *options: str) -> t.Callable[[], list[Command]]:
 
     def commands() -> list[Command]:
         report.unlink(missing_ok=True)
-        words = [BIN / "python", "-m", "pytest", "-q", f"--junitxml={report}", *options, folder]
+        words: list[str | Path] = [BIN / "python", "-m", "pytest", "-q", f"--junitxml={report}", *options, folder]
         return [Command(words, environment={"PYTHONPATH": str(VENV / "collections")})]
 
     return commands
@@ -438,7 +438,7 @@ def table(results: list[Result], total_seconds: float) -> str:
     for result in results:
         verdict = "RED" if result.complaints else "ok"
         why = "  " + "; ".join(result.complaints) if result.complaints else ""
-        ran = result.count.passed + result.count.failed
+        ran = result.tests.passed + result.tests.failed
         rows.append(f"{result.step.name:{width}}  {verdict:6}  {result.seconds:7.1f}  {ran:5}{why}")
     rows.append(f"{'together':{width}}          {total_seconds:7.1f}")
     return "\n".join(rows)
@@ -452,13 +452,13 @@ def tail_of(log: Path) -> str:
 
 def totals(results: list[Result]) -> tuple[int, int]:
     """Passed and failed tests; a step that is red without a failed test counts as one failure."""
-    passed = sum(result.count.passed for result in results if not result.complaints or result.count.failed)
-    failed = sum(max(result.count.failed, 1) for result in results if result.complaints)
+    passed = sum(result.tests.passed for result in results if not result.complaints or result.tests.failed)
+    failed = sum(max(result.tests.failed, 1) for result in results if result.complaints)
     return passed, failed
 
 
 def write_counts(results: list[Result], expected: dict[str, int]) -> None:
-    counts = {result.step.name: result.count.passed for result in results if not result.complaints}
+    counts = {result.step.name: result.tests.passed for result in results if not result.complaints}
     EXPECTED.write_text(json.dumps(dict(sorted({**expected, **counts}.items())), indent=2) + "\n")
     print(f"wrote {EXPECTED.relative_to(ROOT)}")
 

@@ -7,8 +7,8 @@
     make bench                              everything, about a minute
     python tests/benchmark/bench.py module  one part: engine, writes, planner, module, simulator
 
-Counts (calls, writes, bytes) repeat exactly. Times depend on the machine, so they are medians, and where two are compared
-they were taken in turns in the same run. Nothing here fails because a machine is slow.
+Counts (calls, writes, bytes) repeat exactly. Times depend on the machine, so they are medians; two that are compared
+were taken in turns in the same run. Nothing here fails because a machine is slow.
 """
 
 from __future__ import annotations
