@@ -191,7 +191,7 @@ differences:
   elements: str
 plan:
   description: What is done to each GPU that needs a change, or would be done in check mode.
-  returned: when something differed
+  returned: success, when something differed
   type: list
   elements: dict
   contains:

@@ -70,8 +70,10 @@ def parse(text: str) -> t.Any:
     if len(text) > MAX_BYTES:
         raise YamlProblem(f"has {len(text)} characters; at most {MAX_BYTES} (1 MiB) are read")
     try:
-        _check_bounds(text)
-        return yaml.load(text, Loader=_PlainLoader)  # nosec: _PlainLoader is a SafeLoader
+        # Bytes, because text from Ansible carries tags of its own, and libyaml takes no subclass of str.
+        content = text.encode()
+        _check_bounds(content)
+        return yaml.load(content, Loader=_PlainLoader)  # nosec: _PlainLoader is a SafeLoader
     except yaml.MarkedYAMLError as error:
         raise YamlProblem(_in_words(error, text)) from None
     except yaml.YAMLError as error:
@@ -81,7 +83,7 @@ def parse(text: str) -> t.Any:
         raise YamlProblem(f"cannot be read as plain data: {error}") from None
 
 
-def _check_bounds(text: str) -> None:
+def _check_bounds(content: bytes) -> None:
     """Walk the events of the parser, which builds nothing, and refuse what would grow or nest without measure.
 
     An alias counts as everything its anchor holds, so that a bomb is measured by what it would become.
@@ -91,7 +93,7 @@ def _check_bounds(text: str) -> None:
     open_anchors: list[t.Optional[str]] = []
     totals_at_start: list[int] = []
     size_of: dict[str, int] = {}
-    for event in yaml.parse(text, Loader=_PlainLoader):
+    for event in yaml.parse(content, Loader=_PlainLoader):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1

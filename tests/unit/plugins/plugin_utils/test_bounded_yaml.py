@@ -47,6 +47,7 @@ REFUSED = {
     "two documents": ("a: 1\n---\nb: 2\n", "more than one document (the second starts in line 2)"),
     "unknown alias": ("a: *nowhere", "is not YAML"),
     "control character": ("a: \x00", "is not YAML"),
+    "half a character": ("a: \ud800", "cannot be read as plain data"),
     "number out of words": ("a: !!int seven", "cannot be read as plain data"),
     "too long": ("#" * (MAX_BYTES + 1), "at most 1048576 (1 MiB) are read"),
 }
@@ -67,6 +68,13 @@ def test_a_merge_key_is_no_double_key():
 
 def test_a_label_that_looks_like_a_date_stays_text():
     assert parse("2026-11-29: [a]") == {"2026-11-29": ["a"]}
+
+
+def test_text_with_the_tags_of_ansible_is_text():
+    class Tagged(str):
+        """What a variable is inside ansible-core 2.19 and later."""
+
+    assert parse(Tagged("a: b")) == {"a": "b"}
 
 
 def test_json_is_yaml():
