@@ -146,7 +146,8 @@ def split_gpus(text: str) -> list[str]:
 @functools.cache
 def _data() -> dict[str, t.Any]:
     text = pathlib.Path(__file__).with_name("boards.yaml").read_text(encoding="utf-8")
-    data: dict[str, t.Any] = yaml.safe_load(text)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # every command that shows a node reads this file
+    data: dict[str, t.Any] = yaml.load(text, Loader=loader)
     return data
 
 

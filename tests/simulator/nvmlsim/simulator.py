@@ -80,7 +80,7 @@ class Simulator:
         self.path = pathlib.Path(path).absolute()
         if not self.path.is_file():
             raise SimulatorError(f"{self.path} is not a simulated node: no such file")
-        self.driver: str = self.describe()["driver"]
+        self.driver: str = control.describe(str(self.path))["driver"]
 
     @classmethod
     def create(

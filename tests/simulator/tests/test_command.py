@@ -189,14 +189,13 @@ def test_occupy_ends_as_its_command_does(state, nvmlsim):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_occupy_hands_signals_on_and_cleans_up(state, number):
     command = [sys.executable, "-m", "nvmlsim", "occupy", str(state), "--gpu", "0", "--graphics"]
-    shell = "trap 'exit 7' TERM INT; echo ready; while :; do read -r _ <&3; done"
-    reader, writer = os.pipe()
+    wait = (
+        "import signal, sys; asked = {signal.SIGTERM, signal.SIGINT}; "
+        "signal.pthread_sigmask(signal.SIG_BLOCK, asked); print('ready', flush=True); "
+        "sys.exit(7 if signal.sigwait(asked) else 0)"
+    )
     process = subprocess.Popen(
-        [*command, "--", "bash", "-c", f"exec 3<&{reader}; {shell}"],
-        stdout=subprocess.PIPE,
-        text=True,
-        pass_fds=[reader],
-        start_new_session=True,
+        [*command, "--", sys.executable, "-c", wait], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout.readline() == "ready\n"
     assert [holder["kind"] for holder in Simulator(state).describe()["gpus"][0]["holders"]] == ["graphics"]
@@ -204,8 +203,6 @@ def test_occupy_hands_signals_on_and_cleans_up(state, number):
     assert process.wait(timeout=10) == 7
     assert Simulator(state).describe()["gpus"][0]["holders"] == []
     process.stdout.close()
-    os.close(reader)
-    os.close(writer)
 
 
 def test_an_occupier_that_is_killed_leaves_no_holder(state):
