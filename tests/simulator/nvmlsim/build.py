@@ -73,12 +73,14 @@ def source_folder() -> pathlib.Path:
 
 
 def cache_folder() -> pathlib.Path:
-    """``NVMLSIM_CACHE``, or ``nvmlsim`` in the user's cache folder."""
+    """``NVMLSIM_CACHE``, or inside the virtual environment that runs this, or in the user's cache folder."""
     if os.environ.get("NVMLSIM_CACHE"):
         return pathlib.Path(os.environ["NVMLSIM_CACHE"]).absolute()
+    if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
+        return pathlib.Path(sys.prefix) / "cache" / "nvmlsim"
     if os.environ.get("XDG_CACHE_HOME"):
         return pathlib.Path(os.environ["XDG_CACHE_HOME"]).absolute() / "nvmlsim"
-    return pathlib.Path(os.path.expanduser("~")) / ".cache" / "nvmlsim"
+    return pathlib.Path.home() / ".cache" / "nvmlsim"
 
 
 def read_symbols(folder: pathlib.Path) -> tuple[Symbol, ...]:

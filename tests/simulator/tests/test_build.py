@@ -79,6 +79,20 @@ def test_an_error_of_the_compiler_is_shown_and_leaves_nothing(empty_cache, chang
     assert [path.suffix for path in empty_cache.iterdir()] == [".lock"]
 
 
+def test_where_a_build_is_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("NVMLSIM_CACHE", str(tmp_path))
+    assert build.cache_folder() == tmp_path
+    monkeypatch.delenv("NVMLSIM_CACHE")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert build.cache_folder() == tmp_path / "cache" / "nvmlsim"
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
+    assert str(build.cache_folder()) == "/var/cache/nvmlsim"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert str(build.cache_folder()) == "/home/somebody/.cache/nvmlsim"
+
+
 def test_without_a_compiler_the_way_out_is_named(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
