@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Print what was called on a simulated node since the last time: the number of calls, and the writes by name.
+"""Print what was called on a simulated node since the last time: the number of calls and of NVML sessions, and the
+writes by name.
 
 Usage: record.py STATE
 """
@@ -18,7 +19,12 @@ from nvmlsim import Simulator
 def main() -> None:
     """Print the record as JSON and start a new one."""
     calls = Simulator(sys.argv[1]).calls(reset=True)
-    print(json.dumps({"total": len(calls), "writes": [call.function for call in calls if call.write]}))
+    sessions = [call for call in calls if call.function.startswith("nvmlInit")]
+    print(
+        json.dumps(
+            {"total": len(calls), "sessions": len(sessions), "writes": [call.function for call in calls if call.write]}
+        )
+    )
 
 
 if __name__ == "__main__":
