@@ -17,4 +17,9 @@ options:
       - Folder on the node for what belongs to this collection, such as the NVML binding in C(binding/).
       - By default C(/var/lib/gpufleet-mig).
     type: path
+  _binding:
+    description:
+      - Where the controller's half of this module put the NVML binding for a node that has none.
+      - Not for playbooks.
+    type: path
 """

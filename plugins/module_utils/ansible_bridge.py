@@ -36,11 +36,11 @@ DEFAULT_STATE_DIR = "/var/lib/gpufleet-mig"
 _NVIDIA = 0x10DE
 _DEVICE_ID = re.compile(r"0x(?:[0-9a-f]{4}|[0-9a-f]{4}10de)", re.IGNORECASE)
 
-# _binding is where the action put the controller's binding for this one task.
+# Documented in the fragment gpufleet.mig.state.
 COMMON_ARGUMENTS: dict[str, t.Any] = {"state_dir": {"type": "path"}, "_binding": {"type": "path"}}
 
 
-def run(module: AnsibleModule, work: t.Callable[[AnsibleModule], Result]) -> t.NoReturn:
+def run(module: AnsibleModule, work: t.Callable[[AnsibleModule], Result]) -> None:
     """Do the work of a module; this is the one place where an error of the engine becomes a failed task."""
     try:
         result = work(module)

@@ -94,7 +94,7 @@ def _check_bounds(content: bytes) -> None:
     totals_at_start: list[int] = []
     size_of: dict[str, int] = {}
     for event in yaml.parse(content, Loader=_PlainLoader):
-        line = event.start_mark.line + 1
+        line = 1 if event.start_mark is None else event.start_mark.line + 1
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
@@ -118,7 +118,7 @@ def _check_bounds(content: bytes) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor in open_anchors:
                 raise YamlProblem(f"has the alias *{event.anchor} inside its own anchor in line {line}")
-            total += size_of.get(event.anchor, 1)
+            total += size_of.get(event.anchor or "", 1)
         if total > MAX_NODES:
             raise YamlProblem(f"grows to more than {MAX_NODES} values by its aliases and entries (line {line})")
 

@@ -12,6 +12,7 @@ import typing as t
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+
 from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Node
 

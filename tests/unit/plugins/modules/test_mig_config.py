@@ -10,6 +10,7 @@ import sys
 import zipfile
 
 import pytest
+
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Placement
 from ansible_collections.gpufleet.mig.plugins.modules import mig_config
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards

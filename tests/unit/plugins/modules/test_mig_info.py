@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError
 from ansible_collections.gpufleet.mig.plugins.modules import mig_info
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards

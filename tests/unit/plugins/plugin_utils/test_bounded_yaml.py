@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._bounded_yaml import (
     MAX_BYTES,
     YamlProblem,
