@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import os
 import py_compile
-import re
 import shutil
 import tempfile
 import types
@@ -32,9 +31,6 @@ if t.TYPE_CHECKING:
 Result = dict[str, t.Any]
 
 DEFAULT_STATE_DIR = "/var/lib/gpufleet-mig"
-
-_NVIDIA = 0x10DE
-_DEVICE_ID = re.compile(r"0x(?:[0-9a-f]{4}|[0-9a-f]{4}10de)", re.IGNORECASE)
 
 # Documented in the fragment gpufleet.mig.state.
 COMMON_ARGUMENTS: dict[str, t.Any] = {"state_dir": {"type": "path"}, "_binding": {"type": "path"}}
@@ -134,7 +130,8 @@ def _prediction(node: Node, wanted: Wanted, plan: Plan) -> Result:
     """What a real run would answer. A mode that is pending already ends it before any instance is touched."""
     waiting = [index for index, wish in wanted.wishes.items() if _waits(node.gpus[index], wish)]
     if waiting:
-        return {**_required(node, waiting), "msg": _waiting_summary(node, wanted, waiting)}
+        reboot = [index for index in waiting if driver.mode_change_needs_reboot(node.gpus[index])]
+        return _waiting(wanted, reset=[index for index in waiting if index not in reboot], reboot=reboot)
     after = _as_planned(node, plan)
     return {
         "changed": bool(plan.steps),
@@ -149,24 +146,42 @@ def _waits(gpu: Gpu, wish: GpuWish) -> bool:
 
 
 def _what_was_done(node: Node, wanted: Wanted, outcome: Outcome) -> Result:
-    waiting = sorted(outcome.reset_required + outcome.reboot_required)
+    verdict, differences = compare.verdict(outcome.after, wanted)
+    changed = {step.gpu for step in outcome.steps_done}
     result: Result = {
         "changed": outcome.changed,
         "altered": outcome.altered,
-        "verdict": "differ" if waiting else "match",
+        "verdict": verdict,
+        "differences": _in_words(outcome.after, differences),
         "after": _layouts(outcome.after),
         "diff": report.diff_text(node, outcome.after),
-        "reset_required": list(outcome.reset_required),
-        "reboot_required": list(outcome.reboot_required),
         "uuid_map": outcome.uuid_map or {},
-    }
-    if waiting:
-        return {**result, "msg": _waiting_summary(node, wanted, waiting)}
-    changed = {step.gpu for step in outcome.steps_done}
-    return {
-        **result,
-        "differences": [],
         "msg": _summary(f"changed {_count(len(changed), 'GPU')}", outcome.after, wanted),
+    }
+    if outcome.reset_required or outcome.reboot_required:
+        gone = [step.gpu for step in outcome.steps_done if step.kind == "destroy_gi"]
+        result.update(_waiting(wanted, list(outcome.reset_required), list(outcome.reboot_required), gone))
+    return result
+
+
+def _waiting(wanted: Wanted, reset: list[int], reboot: list[int], gone: t.Sequence[int] = ()) -> Result:
+    """A mode that is stored but not current. ``gone`` has the GPU of each GI that had to go before that was known."""
+    actions = []
+    if reset:
+        actions.append(f"reset {_indices(reset)} or reboot the node")
+    if reboot:
+        actions.append(f"reboot the node for {_indices(reboot)}")
+    touched = "no instance was touched"
+    if gone:
+        counts = ", ".join(f"{_count(gone.count(gpu), 'GPU instance')} of GPU {gpu}" for gpu in sorted(set(gone)))
+        touched = (
+            f"{counts} had to be destroyed for it, since MIG cannot be turned off beside them; no other was touched"
+        )
+    return {
+        "reset_required": reset,
+        "reboot_required": reboot,
+        "msg": f"{_title(wanted)}: the MIG mode is pending on {_indices(sorted(reset + reboot))}, and {touched};"
+        f" {', '.join(actions)}, then run again.",
     }
 
 
@@ -184,14 +199,6 @@ def _rollback(outcome: Outcome) -> Result:
         "missing": list(outcome.missing),
         "after": _layouts(outcome.after),
         "uuid_map": outcome.uuid_map or {},
-    }
-
-
-def _required(node: Node, waiting: list[int]) -> Result:
-    by_reboot = [index for index in waiting if driver.mode_change_needs_reboot(node.gpus[index])]
-    return {
-        "reset_required": [index for index in waiting if index not in by_reboot],
-        "reboot_required": by_reboot,
     }
 
 
@@ -216,81 +223,13 @@ def _as_planned(node: Node, plan: Plan) -> Node:
 
 def _resolve(node: Node, params: dict[str, t.Any]) -> Wanted:
     """The wish for this node in terms of its own GPUs. Raises WishError."""
-    resolve = functools.partial(
-        configs.resolve,
-        node,
-        configs=params["configs"],
-        unlisted=params["unlisted"],
-        expected_gpus=params["expected_gpus"],
-        allow_empty=params["allow_empty"],
-        mode_only=params["mode_only"],
-    )
-    gpus = "all" if params["gpus"] == ["all"] else params["gpus"]
+    options = {name: params[name] for name in ("configs", "unlisted", "expected_gpus", "allow_empty", "mode_only")}
+    options["gpus"] = "all" if params["gpus"] == ["all"] else params["gpus"]
     if params["label_by_gpu"]:
-        return _resolve_by_gpu(node, resolve, gpus, params)
-    return resolve(label=params["label"], config=params["config"], gpus=gpus)
+        from .engine import kinds
 
-
-def _resolve_by_gpu(node: Node, resolve: t.Callable[..., Wanted], gpus: t.Any, params: dict[str, t.Any]) -> Wanted:
-    """One wish for GPUs of several kinds: each label is resolved for its own GPUs, and the answers are put together."""
-    selected, by_name = configs._select(node, gpus)
-    groups: dict[str, list[Gpu]] = {}
-    unlisted: list[Gpu] = []
-    skipped: list[Gpu] = []
-    for gpu in selected:
-        label = _label_for(gpu, params["label_by_gpu"])
-        if label is None and gpu.mig_capable is False and not by_name:
-            skipped.append(gpu)
-        elif label is None and params["label"] is None:
-            unlisted.append(gpu)
-        else:
-            groups.setdefault(label or params["label"], []).append(gpu)
-    if unlisted and params["unlisted"] == "fail":
-        raise WishError(f"label_by_gpu names no label for {_kinds(unlisted)}, and unlisted is fail")
-    if unlisted and params["unlisted"] == "disable":
-        groups.setdefault("all-disabled", []).extend(unlisted)
-    if not groups:
-        raise WishError(f"label_by_gpu names none of the GPUs of this node, which are {_kinds(node.gpus)}")
-    parts = [resolve(label=label, gpus=[gpu.index for gpu in gpus]) for label, gpus in groups.items()]
-    return Wanted(
-        label=" + ".join(dict.fromkeys(part.label for part in parts)),
-        source=" + ".join(dict.fromkeys(part.source for part in parts)),
-        wishes={index: wish for part in parts for index, wish in part.wishes.items()},
-        unlisted=tuple(sorted([*(gpu.index for gpu in unlisted), *(i for part in parts for i in part.unlisted)])),
-        skipped=tuple(sorted([*(gpu.index for gpu in skipped), *(i for part in parts for i in part.skipped)])),
-    )
-
-
-def _label_for(gpu: Gpu, label_by_gpu: dict[str, t.Any]) -> t.Optional[str]:
-    """The label that a mapping by kind of GPU has for this GPU. Raises WishError where two keys disagree."""
-    found = {str(key): label for key, label in label_by_gpu.items() if _is_kind(gpu, str(key))}
-    if len(set(map(str, found.values()))) > 1:
-        said = " and ".join(f"{key!r} says {label!r}" for key, label in found.items())
-        raise WishError(
-            f"label_by_gpu disagrees about GPU {gpu.index} ({gpu.name}): {said}; keep one of them",
-            gpu=gpu.index,
-            pci_bus_id=gpu.pci_bus_id,
-            uuid=gpu.uuid,
-        )
-    return next(iter(found.values()), None)
-
-
-def _is_kind(gpu: Gpu, key: str) -> bool:
-    """Whether a key names this kind of GPU: PCI device id, with or without its vendor, or product name."""
-    if key.lower().startswith("0x"):
-        if not _DEVICE_ID.fullmatch(key):
-            raise WishError(f"label_by_gpu has the key {key!r}; a PCI device id looks like 0x20B010DE or 0x20B0")
-        number = int(key, 16)
-        return gpu.pci_device_id == (number if len(key) > len("0x20B0") else number << 16 | _NVIDIA)
-    return _plain_name(gpu.name) == _plain_name(key)
-
-
-def _plain_name(name: str) -> str:
-    return name.casefold().strip().removeprefix("nvidia ")
-
-
-def _kinds(gpus: t.Iterable[Gpu]) -> str:
-    return ", ".join(f"GPU {gpu.index} ({gpu.name}, 0x{gpu.pci_device_id:08X})" for gpu in gpus) or "none at all"
+        return kinds.resolve(node, params["label_by_gpu"], label=params["label"], **options)
+    return configs.resolve(node, label=params["label"], config=params["config"], **options)
 
 
 # --- words and pictures --------------------------------------------------------------------------------------------
@@ -325,24 +264,16 @@ def _summary(what: str, node: Node, wanted: Wanted) -> str:
     gpus = [node.gpus[index] for index in sorted(wanted.wishes)]
     devices = sum(len(instance.compute) for gpu in gpus for instance in gpu.instances)
     parts = [f"{what}; {_count(len(gpus), 'GPU')} with {_count(devices, 'MIG device')}"]
-    if wanted.unlisted:
-        parts.append(f"left alone: {_indices(wanted.unlisted)}")
+    left_alone = [index for index in wanted.unlisted if index not in wanted.wishes]
+    if left_alone:
+        parts.append(f"left alone: {_indices(left_alone)}")
     if wanted.skipped:
         parts.append(f"without MIG: {_indices(wanted.skipped)}")
-    return f"{wanted.label} ({wanted.source}): {'; '.join(parts)}."
+    return f"{_title(wanted)}: {'; '.join(parts)}."
 
 
-def _waiting_summary(node: Node, wanted: Wanted, waiting: list[int]) -> str:
-    required = _required(node, waiting)
-    actions = []
-    if required["reset_required"]:
-        actions.append(f"reset {_indices(required['reset_required'])} or reboot the node")
-    if required["reboot_required"]:
-        actions.append(f"reboot the node for {_indices(required['reboot_required'])}")
-    return (
-        f"{wanted.label} ({wanted.source}): the MIG mode is pending on {_indices(waiting)}, and no instance was"
-        f" touched; {', '.join(actions)}, then run again."
-    )
+def _title(wanted: Wanted) -> str:
+    return f"{wanted.label} ({wanted.source})" if wanted.label else "the config of this task"
 
 
 def _indices(indices: t.Iterable[int]) -> str:
@@ -361,7 +292,12 @@ def _is_missing_binding(error: MigError) -> bool:
 
 
 def _binding_folder(params: dict[str, t.Any]) -> str:
-    return os.path.join(params["state_dir"] or DEFAULT_STATE_DIR, "binding")
+    state_dir = params["state_dir"] or DEFAULT_STATE_DIR
+    if not os.path.isabs(state_dir):
+        raise WishError(
+            f"state_dir is {state_dir!r}; it must be an absolute path on the node, such as {DEFAULT_STATE_DIR}"
+        )
+    return os.path.join(state_dir, "binding")
 
 
 def _load_binding(params: dict[str, t.Any]) -> types.ModuleType:

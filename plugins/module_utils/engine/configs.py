@@ -362,7 +362,7 @@ def resolve(
     """
     if unlisted not in UNLISTED_POLICIES:
         raise WishError(f"unlisted is {quoted(unlisted)}; it must be one of {', '.join(UNLISTED_POLICIES)}")
-    _check_expected(node, expected_gpus)
+    check_expected(node, expected_gpus)
     choice = _choose(node, label, config, configs)
     _check_listed_indices(node, choice)
     selected, by_name = select_gpus(node, gpus)
@@ -392,7 +392,7 @@ def resolve(
     return Wanted(choice.label, choice.source, wishes, tuple(left_out), tuple(skipped))
 
 
-def _check_expected(node: Node, expected_gpus: t.Any) -> None:
+def check_expected(node: Node, expected_gpus: t.Any) -> None:
     if expected_gpus is None:
         return
     expected = _whole_number(expected_gpus)

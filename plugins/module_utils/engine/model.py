@@ -157,7 +157,7 @@ class Node(t.NamedTuple):
 
 
 class ComputeWish(t.NamedTuple):
-    """A wanted CI. ``slices`` equal to those of the GI means "the one that fills it". ``placement`` only in exact layouts."""
+    """A wanted CI: of as many ``slices`` as its GI, the one that fills it. ``placement`` only in exact layouts."""
 
     slices: int
     placement: t.Optional[Placement] = None

@@ -193,21 +193,70 @@ def test_two_keys_for_one_gpu_that_disagree_are_refused(host):
     host.node = mixed()
     result = host.run(mig_config, label_by_gpu={"0x20B0": "all-1g.5gb", "A100-SXM4-40GB": "all-disabled"})
     assert result["failed"]
-    assert "'0x20B0' says 'all-1g.5gb' and 'A100-SXM4-40GB' says 'all-disabled'" in result["msg"]
+    assert "disagrees about GPU 0 (NVIDIA A100-SXM4-40GB, 0x20B010DE)" in result["msg"]
+    assert "'all-1g.5gb' and 'all-disabled'" in result["msg"]
     assert result["gpu"] == 0
 
 
-def test_a_mapping_that_names_no_gpu_of_the_node_is_refused_with_what_there_is(host):
-    host.node = boards.node(a100())
-    result = host.run(mig_config, label_by_gpu={"NVIDIA A30": "all-1g.6gb"})
+def test_two_spellings_of_one_kind_that_disagree_are_refused(host):
+    host.node = mixed()
+    result = host.run(mig_config, label_by_gpu={"NVIDIA A30": "all-1g", "a30": "all-disabled"})
     assert result["failed"]
+    assert "names one kind of GPU twice" in result["msg"]
+
+
+def test_keys_that_match_no_gpu_of_the_node_leave_it_alone(host):
+    host.node = boards.node(a100(instances=[("3g.20gb", 4)]))
+    result = host.run(mig_config, label_by_gpu={"NVIDIA A30": "all-1g.6gb"})
+    assert (result["changed"], result["verdict"], result["unlisted"]) == (False, "match", [0])
+    assert "left alone: GPU 0" in result["msg"]
+
+
+def test_keys_that_match_no_gpu_are_an_error_when_unlisted_gpus_are(host):
+    host.node = boards.node(a100())
+    result = host.run(mig_config, label_by_gpu={"NVIDIA A30": "all-1g.6gb"}, unlisted="fail")
     assert "GPU 0 (NVIDIA A100-SXM4-40GB, 0x20B010DE)" in result["msg"]
+
+
+def test_a_host_without_mig_follows_a_mapping_as_it_follows_a_label(host):
+    host.node = boards.node(boards.gpu("tesla-t4"))
+    result = host.run(mig_config, label_by_gpu={"NVIDIA A30": "all-1g"}, label="all-disabled")
+    assert (result["verdict"], result["without_mig"]) == ("match", [0])
+
+
+@pytest.mark.parametrize("key", ["0x20B0", "0x20b010de", "20B010DE", str(0x20B010DE), "a100-sxm4-40gb"])
+def test_a_kind_is_named_by_its_id_in_every_spelling_also_as_the_number_that_yaml_makes_of_it(host, key):
+    host.node = boards.node(a100(mode=False))
+    result = host.run(mig_config, check_mode=True, label_by_gpu={key: "all-1g.5gb"}, label="all-disabled")
+    assert result["changed"] is True
 
 
 @pytest.mark.parametrize("key", ["0x20", "0xGGGG", "0x20B01234"])
 def test_a_key_that_is_no_device_id_is_refused(host, key):
     host.node = boards.node(a100())
     assert f"'{key}'" in host.run(mig_config, label_by_gpu={key: "all-disabled"})["msg"]
+
+
+@pytest.mark.parametrize("label", [["all-1g"], {"all-1g": 1}, "", False, None, 7])
+def test_a_label_by_gpu_that_is_no_text_is_refused_with_its_key(host, label):
+    host.node = boards.node(boards.gpu("a30-24gb"))
+    result = host.run(mig_config, label_by_gpu={"NVIDIA A30": label}, label="all-disabled")
+    assert result["failed"]
+    assert "'NVIDIA A30'" in result["msg"]
+
+
+def test_gpus_that_are_disabled_because_nobody_lists_them_are_not_said_to_be_left_alone(host):
+    host.node = boards.node(a100(), a100(index=1, instances=[("3g.20gb", 4)]))
+    entries = [{"devices": [0], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}]
+    result = host.run(mig_config, check_mode=True, config=entries, unlisted="disable")
+    assert result["unlisted"] == [1]
+    assert "left alone" not in result["msg"]
+
+
+def test_a_relative_state_dir_is_refused(host):
+    host.node = boards.node(a100())
+    host.state_dir = "rel/ative"
+    assert "must be an absolute path" in host.run(mig_config, label="all-1g")["msg"]
 
 
 # --- the binding ---
@@ -245,13 +294,15 @@ def test_an_installed_binding_is_used_before_the_one_of_the_node(host, tmp_path)
     assert host.binding_places == (str(folder),)
 
 
-def test_a_binding_that_cannot_be_kept_is_a_warning(host, archive, tmp_path):
+def test_a_binding_that_cannot_be_kept_is_a_warning(host, archive, tmp_path, monkeypatch):
+    warnings = []
+    monkeypatch.setattr("ansible.module_utils.basic.AnsibleModule.warn", lambda _module, text: warnings.append(text))
     (tmp_path / "state").touch()
     host.node = boards.node(a100(mode=False))
     result = host.run(mig_config, label="all-disabled", _binding=archive)
     assert result["binding"] == "payload"
     assert result["verdict"] == "match"
-    assert "could not be kept" in str(result["warnings"])
+    assert "could not be kept" in str(warnings)
 
 
 def test_placements_are_plain_data_in_results(host):
