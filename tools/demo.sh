@@ -8,18 +8,19 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 bin=$PWD/.venv/bin
-node=$PWD/.venv/demo/dgx-a100
+mkdir -p .venv/demo
+scratch=$(mktemp -d "$PWD/.venv/demo/XXXXXX") # of its own: two demos may run at once
+trap 'rm -rf "$scratch"' EXIT
+node=$scratch/dgx-a100
 export PATH=$bin:$PATH ANSIBLE_COLLECTIONS_PATH=$PWD/.venv/collections ANSIBLE_NOCOWS=1
 if [ -t 1 ]; then export ANSIBLE_FORCE_COLOR=1; fi
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 mig() { nvmlsim exec "$node" -- ansible-playbook playbooks/mig.yml -i examples/simulated/inventory.yml \
-    -e mig_state_dir="$PWD/.venv/demo/state" -e mig_profile=all-1g.5gb "$@"; }
+    -e mig_state_dir="$scratch/state" -e mig_profile=all-1g.5gb "$@"; }
 
 # The simulator's own drawing, without the line for each instance.
 pictures() { nvmlsim show "$node" | grep -E '^(GPU|    \|)'; }
-
-rm -rf .venv/demo && mkdir -p .venv/demo
 
 say "A DGX A100: eight A100-SXM4-40GB, simulated, MIG off"
 nvmlsim create "$node" --gpus 8xa100-sxm4-40gb

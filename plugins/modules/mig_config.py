@@ -19,9 +19,10 @@ description:
   - Instances that already fit stay as they are, with what runs in them. An instance that a process uses is never
     destroyed. If the wish needs its place, the task fails before the first write.
   - If a step fails, the layout from before is rebuilt, and RV(rolled_back) says whether that worked.
-  - A mode change that the driver keeps pending ends the task before any instance is touched. RV(reset_required) and
-    RV(reboot_required) then name the GPUs, RV(verdict) is V(differ), and the task does not fail. Run it again after
-    the reset or reboot.
+  - A mode change that the driver keeps pending ends the task before any other instance is touched. RV(reset_required)
+    and RV(reboot_required) then name the GPUs, RV(verdict) is V(differ), and the task does not fail. Run it again
+    after the reset or reboot. Where MIG is to be turned off, the driver demands that the instances of that GPU go
+    first, and only then says that the mode stays pending. RV(msg) tells which went.
   - Needs no Python package on the node. Where it has no nvidia-ml-py, the one of the controller is installed once
     into O(state_dir), and into nothing else. In check mode it comes with the task and leaves nothing behind.
 extends_documentation_fragment:
@@ -51,8 +52,8 @@ options:
     description:
       - Label by kind of GPU, for hosts and groups with several kinds. It wins over O(label) on the GPUs that it
         names.
-      - Keys are PCI device ids, such as V(0x20B010DE) or V(0x20B0), or product names, such as V(NVIDIA
-        A100-SXM4-40GB), with or without V(NVIDIA). Values are what O(label) accepts.
+      - Keys are PCI device ids, such as V(0x20B010DE) or V(0x20B0), with or without quotes, or product names, such as
+        V(NVIDIA A100-SXM4-40GB), with or without V(NVIDIA). Values are what O(label) accepts.
       - A key that matches no GPU of the host is not an error, so that one mapping serves a fleet. If two keys match
         one GPU and their labels differ, the task fails.
       - GPUs that no key names follow O(label), or without it are treated as O(unlisted) says.
@@ -331,6 +332,24 @@ error:
   returned: on failure of a call to the driver
   type: str
   sample: IN_USE
+processes:
+  description: The processes in the way of the change.
+  returned: on failure, when something that must not be taken away is in use
+  type: list
+  elements: dict
+step:
+  description: What was being done when the call to the driver failed, in words.
+  returned: on failure of a call to the driver
+  type: str
+known:
+  description: The labels that are known for this node, nearest first.
+  returned: on failure, when the label is unknown
+  type: list
+  elements: str
+picture:
+  description: The slots of the GPU, and where the wanted profiles can be.
+  returned: on failure, when the wish has no layout
+  type: str
 wanted:
   description: What was wanted where the failure happened.
   returned: on failure, where it applies

@@ -110,6 +110,8 @@ class MigAction(ActionBase):
             found = os.path.abspath(os.path.expanduser(name))
         if os.path.isdir(found):
             raise BadInput(f"config_file {found!r} is a directory; name the file.")
+        if os.path.exists(found) and not os.path.isfile(found):
+            raise BadInput(f"config_file {found!r} is not a regular file; name one.")
         if not os.path.exists(found):
             raise BadInput(
                 f"config_file {name!r} was not found on the controller: not in files/ or beside the role or playbook, "
