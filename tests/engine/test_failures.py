@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import types
+import zipfile
 
 import pytest
 
@@ -117,37 +119,164 @@ def test_every_failure_class_has_a_remedy_of_its_own():
     assert len({driver.remedy(name) for name in classes}) == len(classes)
 
 
-def test_the_binding_is_taken_from_the_folder_that_was_given(tmp_path):
-    folder = tmp_path / "binding"
-    folder.mkdir()
-    (folder / "pynvml.py").write_text("nvmlDeviceGetMPSComputeRunningProcesses_v3 = 'from the folder'\n")
-    child_sees = (
-        "import sys; from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver; "
-        "print(driver.load_binding(sys.argv[1]).nvmlDeviceGetMPSComputeRunningProcesses_v3)"
-    )
-    import subprocess
+NEEDED = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
+LOADS = """
+import os, sys
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError
 
+def load(*places, trusted=()):
+    try:
+        print(driver.load_binding(*places, trusted=trusted).nvmlDeviceGetMPSComputeRunningProcesses_v3)
+    except DriverError as error:
+        print(error.error, error)
+
+"""
+
+
+def loading(calls, *arguments):
+    """What each ``load(…)`` says, in a Python of its own: the binding's mark, or the error and its sentence."""
     done = subprocess.run(
-        [sys.executable, "-c", child_sees, str(folder)], capture_output=True, text=True, check=True, env=os.environ
+        [sys.executable, "-c", LOADS + calls, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert done.stdout == "from the folder\n"
+    return done.stdout.splitlines()
+
+
+def binding_folder(place, content="from the folder"):
+    place.mkdir()
+    place.chmod(0o755)
+    (place / "pynvml.py").write_text(f"{NEEDED} = {content!r}\n")
+    (place / "pynvml.py").chmod(0o644)
+    return place
+
+
+def binding_zip(place):
+    with zipfile.ZipFile(place, "w") as file:
+        file.writestr("pynvml.py", f"{NEEDED} = 'from the zip'\n")
+    return place
+
+
+def given_to_a_stranger(*paths):
+    """Paths that root does not own; where the tests do not run as root, none of ours is."""
+    for path in paths if os.geteuid() == 0 else ():
+        os.chown(path, 65534, 65534)
+
+
+def test_the_binding_is_taken_from_the_folder_that_was_given(tmp_path):
+    assert loading("load(sys.argv[1])", binding_folder(tmp_path / "binding")) == ["from the folder"]
 
 
 def test_the_binding_is_taken_from_a_zip_file(tmp_path):
-    import subprocess
-    import zipfile
+    assert loading("load(sys.argv[1])", binding_zip(tmp_path / "binding.zip")) == ["from the zip"]
 
-    archive = tmp_path / "binding.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("pynvml.py", "nvmlDeviceGetMPSComputeRunningProcesses_v3 = 'from the zip'\n")
-    child_sees = (
-        "import sys; from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver; "
-        "print(driver.load_binding(sys.argv[1]).nvmlDeviceGetMPSComputeRunningProcesses_v3)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", child_sees, str(archive)], capture_output=True, text=True, check=True, env=os.environ
-    )
-    assert done.stdout == "from the zip\n"
+
+def test_a_place_that_does_not_exist_is_passed_over(tmp_path):
+    folder = binding_folder(tmp_path / "binding")
+    assert loading("load('/nowhere', sys.argv[1])", folder) == ["from the folder"]
+
+
+def test_what_came_with_the_task_goes_before_what_lies_on_the_node(tmp_path):
+    folder, archive = binding_folder(tmp_path / "binding"), binding_zip(tmp_path / "binding.zip")
+    assert loading("load(sys.argv[1], trusted=[sys.argv[2]])", folder, archive) == ["from the zip"]
+
+
+DAMAGED = {
+    "garbage": (b"garbage(((\n", "SyntaxError"),
+    "half a line": (b"def nvmlInit(\n", "SyntaxError"),
+    "zeros": (b"\x00" * 100, "Error"),
+    "no text": (b"\xff\xfe\n", "SyntaxError"),
+    "fails": (b"raise RuntimeError('broken')\n", "RuntimeError: broken"),
+    "exits": (b"import sys; sys.exit(3)\n", "SystemExit: 3"),
+    "many lines": (b"raise ValueError('line\\n' * 1000)\n", "ValueError: line?"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_binding_is_a_missing_one_that_names_file_error_and_next_action(tmp_path, damage):
+    content, reason = DAMAGED[damage]
+    folder = binding_folder(tmp_path / "binding")
+    (folder / "pynvml.py").write_bytes(content)
+    (said,) = loading("load(sys.argv[1])", folder)
+
+    assert said.startswith("BINDING_MISSING ")
+    for part in (str(folder / "pynvml.py"), reason, "remove it", "install the Python package nvidia-ml-py"):
+        assert part in said
+    assert len(said) < 700
+
+
+@pytest.mark.parametrize("damage", [*DAMAGED, "empty"])
+def test_after_a_damaged_binding_the_next_one_wins(tmp_path, damage):
+    folder, archive = binding_folder(tmp_path / "binding"), binding_zip(tmp_path / "binding.zip")
+    (folder / "pynvml.py").write_bytes(DAMAGED[damage][0] if damage in DAMAGED else b"")
+    calls = "load(sys.argv[1]); print(sys.argv[1] in sys.path); load(sys.argv[1], trusted=[sys.argv[2]])"
+    first, still_there, second = loading(calls, folder, archive)
+
+    assert first.startswith("BINDING_MISSING ")
+    assert (still_there, second) == ("False", "from the zip")
+
+
+def test_a_damaged_binding_that_was_replaced_is_used(tmp_path):
+    folder = binding_folder(tmp_path / "binding")
+    (folder / "pynvml.py").write_text("garbage(((\n")
+    replaced = f"load(sys.argv[1]); open(sys.argv[1] + '/pynvml.py', 'w').write({NEEDED!r} + ' = 1'); load(sys.argv[1])"
+    assert loading(replaced, folder)[1] == "1"
+
+
+AS_ROOT = "os.geteuid = lambda: 0; "
+
+
+@pytest.mark.parametrize("stranger", ["folder", "file", "archive", "cache", "folder around it"])
+def test_root_does_not_import_a_binding_that_belongs_to_somebody_else(tmp_path, stranger):
+    folder = place = binding_folder(tmp_path / "binding")
+    cache = folder / "__pycache__"
+    cache.mkdir(mode=0o755)
+    archive = binding_zip(tmp_path / "binding.zip")
+    path = {
+        "folder": folder,
+        "file": folder / "pynvml.py",
+        "archive": archive,
+        "cache": cache,
+        "folder around it": tmp_path,
+    }[stranger]
+    if stranger == "archive":
+        place = archive
+    given_to_a_stranger(path)
+    (said,) = loading(AS_ROOT + "load(sys.argv[1])", place)
+
+    assert said.startswith(f"BINDING_MISSING The NVML binding in {place} is not used")
+    assert "(owner " in said
+    assert "mig_config installs its own" in said
+    if os.geteuid() == 0:
+        assert f"others can write to {path} " in said
+        assert ("give" if stranger == "folder around it" else f"remove {place}") in said
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o777])
+@pytest.mark.parametrize("name", ["", "pynvml.py"])
+def test_root_does_not_import_a_binding_that_others_can_write_to(tmp_path, name, mode):
+    folder = binding_folder(tmp_path / "binding")
+    (folder / name).chmod(mode)
+    (said,) = loading(AS_ROOT + "load(sys.argv[1])", folder)
+
+    assert said.startswith(f"BINDING_MISSING The NVML binding in {folder} is not used")
+
+
+def test_root_uses_what_came_with_the_task_whoever_owns_it_and_not_the_unsafe_folder(tmp_path):
+    folder, archive = binding_folder(tmp_path / "binding"), binding_zip(tmp_path / "binding.zip")
+    given_to_a_stranger(tmp_path, folder, archive)
+    calls = AS_ROOT + "load(sys.argv[1], trusted=[sys.argv[2]]); print(sys.argv[1] in sys.path)"
+
+    assert loading(calls, folder, archive) == ["from the zip", "False"]
+
+
+def test_other_users_than_root_import_what_is_their_own(tmp_path):
+    folder = binding_folder(tmp_path / "binding")
+    given_to_a_stranger(folder, folder / "pynvml.py")
+    assert loading("os.geteuid = lambda: 65534; load(sys.argv[1])", folder) == ["from the folder"]
 
 
 # --- one operation ---------------------------------------------------------------------------------------------------

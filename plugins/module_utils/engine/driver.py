@@ -18,10 +18,14 @@ import ctypes
 import functools
 import importlib
 import math
+import os
+import pwd
 import re
+import stat
 import sys
 import types
 import typing as t
+from importlib.machinery import PathFinder
 
 from .model import (
     ComputeInstance,
@@ -96,20 +100,82 @@ _NEWEST_NEEDED = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 _PROFILE_NAME = re.compile(r"^(?P<slices>\d+)g\.(?P<gb>\d+)gb(?P<attributes>(?:[+-][a-z][a-z.]*)*)$")
 
 
-def load_binding(*folders: str) -> types.ModuleType:
-    """Import pynvml, looking into ``folders`` (or zip files) before everything else, and return it.
+def load_binding(*places: str, trusted: t.Sequence[str] = ()) -> types.ModuleType:
+    """Import pynvml and return it, looking into ``trusted``, then ``places``, then wherever Python looks anyway.
 
-    Raises DriverError with ``error="BINDING_MISSING"`` when there is none, or one too old to know MIG.
+    Both are folders or zip files. ``trusted`` came with this task, from whoever may run it: Ansible unpacks it under
+    the login user even where the task became root. ``places`` have been lying on the node since, so root does not
+    import from one that others can write to, unless a trusted one makes it needless.
+
+    Raises DriverError with ``error="BINDING_MISSING"`` when there is no pynvml, when it is damaged or too old to know
+    MIG, or when it must not be used. Nothing of it stays then, so that a later call finds a better one.
     """
-    for folder in reversed(folders):
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
+    kept = [place for place in places if os.path.exists(place)]
+    refusals = {place: reason for place in kept if (reason := why_not_safe(place)) is not None}
+    if refusals and not trusted:
+        raise DriverError(f"{next(iter(refusals.values()))}.", call="import pynvml", error="BINDING_MISSING")
+    wanted = [*trusted, *(place for place in kept if place not in refusals)]
+    added = [place for place in dict.fromkeys(wanted) if place not in sys.path]
+    sys.path[:0] = added
+    was_there = "pynvml" in sys.modules
+    try:
+        return _import_binding()
+    except DriverError:
+        for place in added:
+            sys.path.remove(place)
+            # What Python remembers of a folder hides a file that is put there within the same second.
+            sys.path_importer_cache.pop(place, None)
+        if not was_there:
+            sys.modules.pop("pynvml", None)
+        raise
+
+
+def why_not_safe(place: str) -> t.Optional[str]:
+    """Why root must not import from this folder or zip file, without a full stop; None where it may.
+
+    Whoever can write to the folder, to what is in it, or to the folder around it decides what is imported. For any
+    other user than root nothing is gained by that, so there it is never refused.
+    """
+    if os.geteuid() != 0:
+        return None
+    real = os.path.realpath(place)
+    inside = [os.path.join(folder, name) for folder, folders, files in os.walk(real) for name in (*folders, *files)]
+    for path in (os.path.dirname(real), real, *inside):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # a link to nowhere, or gone meanwhile: nothing to import
+        # In a sticky folder, such as /tmp, others can add but neither remove nor rename.
+        others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+        if status.st_uid != 0 or others_write:
+            ours = path in (real, *inside)
+            return (
+                f"The NVML binding in {place} is not used, since this runs as root and others can write to {path}"
+                f" (owner {_user_name(status.st_uid)}, mode {stat.S_IMODE(status.st_mode):04o}):"
+                f" {f'remove {place}' if ours else f'give {path} to root alone'}; mig_config installs its own"
+            )
+    return None
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _import_binding() -> types.ModuleType:
     try:
         binding = importlib.import_module("pynvml")
-    except ImportError as error:
-        raise _binding_missing(f"Python cannot import pynvml ({error})") from None
+    except (Exception, SystemExit) as error:  # pylint: disable=broad-except  # a damaged file can raise anything
+        reason = _shortened(f"{type(error).__name__}: {error}")
+        spec = PathFinder.find_spec("pynvml")
+        if spec is None:
+            raise _binding_missing(f"Python cannot import pynvml ({reason})") from None
+        raise _binding_missing(f"{spec.origin} cannot be imported ({reason}); if it is damaged, remove it") from None
     if not hasattr(binding, _NEWEST_NEEDED):
-        raise _binding_missing(f"{getattr(binding, '__file__', 'pynvml')} is too old: it has no {_NEWEST_NEEDED}")
+        file = getattr(binding, "__file__", "pynvml")
+        raise _binding_missing(f"{file} is too old or damaged, since it has no {_NEWEST_NEEDED}")
     return binding
 
 
@@ -725,6 +791,11 @@ def _slices(placement: t.Any) -> range:
 def _names_of(binding: t.Any, prefix: str) -> dict[int, str]:
     """pynvml's constants of one kind: value to name without the prefix."""
     return {value: name[len(prefix) :] for name, value in vars(binding).items() if name.startswith(prefix)}
+
+
+def _shortened(text: str) -> str:
+    text = _printable(text)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _printable(text: t.Union[str, bytes]) -> str:
