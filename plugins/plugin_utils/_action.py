@@ -35,7 +35,6 @@ class BadInput(Exception):
 class MigAction(ActionBase):
     """Run the module of the same name with typed arguments, and with the binding where the node lacks it."""
 
-    TRANSFERS_FILES = True
     _supports_check_mode = True
     _supports_async = False
 
@@ -74,8 +73,8 @@ class MigAction(ActionBase):
 
     def _bring(self, archive: bytes) -> str:
         """Put the archive into the task's own temporary directory on the node, which Ansible removes afterwards."""
-        # A module that ran before may have taken its directory with it.
-        folder = self._make_tmp_path()
+        # With pipelining there is none yet.
+        folder = self._connection._shell.tmpdir or self._make_tmp_path()
         remote = self._connection._shell.join_path(folder, "binding.zip")
         self._transfer_data(remote, archive)
         self._fixup_perms2([folder, remote])

@@ -18,10 +18,15 @@ import typing as t
 import yaml
 from yaml.constructor import ConstructorError
 
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import quoted
+
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
 # NVIDIA's own file has fewer than 2,000 nodes.
 MAX_NODES = 100_000
+# A PCI id with its vendor has ten. Python neither reads nor writes decimal numbers of thousands of digits, and JSON,
+# in which arguments reach the node, has no other.
+MAX_NUMBER_LENGTH = 100
 
 PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map")}
 
@@ -39,10 +44,21 @@ class _PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: igno
             if not isinstance(key, yaml.ScalarNode):
                 raise YamlProblem(f"has a key that is not plain text in line {key.start_mark.line + 1}")
             if (key.tag, key.value) in seen:
-                raise YamlProblem(f"has the key {key.value!r} twice, again in line {key.start_mark.line + 1}")
+                raise YamlProblem(f"has the key {quoted(key.value)} twice, again in line {key.start_mark.line + 1}")
             seen.add((key.tag, key.value))
         return t.cast("dict[t.Any, t.Any]", super().construct_mapping(node, deep=deep))
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> t.Any:
+        _refuse_long_number(node)
+        return super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> t.Any:
+        _refuse_long_number(node)
+        return super().construct_yaml_float(node)
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_yaml_int)
+_PlainLoader.add_constructor("tag:yaml.org,2002:float", _PlainLoader.construct_yaml_float)
 
 # A label that looks like a date must reach the module as the text it is.
 _PlainLoader.yaml_implicit_resolvers = {
@@ -77,10 +93,10 @@ def parse(text: str) -> t.Any:
     except yaml.MarkedYAMLError as error:
         raise YamlProblem(_in_words(error, text)) from None
     except yaml.YAMLError as error:
-        raise YamlProblem(f"is not YAML ({' '.join(str(error).split())})") from None
-    except ValueError as error:
-        # A number that only looks like one, such as !!int seven, or one of thousands of digits.
-        raise YamlProblem(f"cannot be read as plain data: {error}") from None
+        raise YamlProblem(f"is not YAML ({_short(str(error))})") from None
+    except (ValueError, LookupError) as error:
+        # A value that is not of its tag, such as !!int seven or !!bool seven.
+        raise YamlProblem(f"cannot be read as plain data: {_short(str(error))}") from None
 
 
 def _check_bounds(content: bytes) -> None:
@@ -117,7 +133,7 @@ def _check_bounds(content: bytes) -> None:
                 size_of[event.anchor] = 1
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor in open_anchors:
-                raise YamlProblem(f"has the alias *{event.anchor} inside its own anchor in line {line}")
+                raise YamlProblem(f"has the alias {quoted(event.anchor)} inside its own anchor in line {line}")
             total += size_of.get(event.anchor or "", 1)
         if total > MAX_NODES:
             raise YamlProblem(f"grows to more than {MAX_NODES} values by its aliases and entries (line {line})")
@@ -125,7 +141,23 @@ def _check_bounds(content: bytes) -> None:
 
 def _refuse_tag(tag: t.Optional[str], line: int) -> None:
     if tag is not None and tag != "!" and tag not in PLAIN_TAGS:
-        raise YamlProblem(f"uses the tag {tag!r} in line {line}; only plain text, numbers, lists and mappings are read")
+        raise YamlProblem(
+            f"uses the tag {quoted(tag)} in line {line}; only plain text, numbers, lists and mappings are read"
+        )
+
+
+def _refuse_long_number(node: yaml.ScalarNode) -> None:
+    if len(node.value) > MAX_NUMBER_LENGTH:
+        raise YamlProblem(
+            f"has the number {quoted(node.value)} in line {node.start_mark.line + 1}; at most {MAX_NUMBER_LENGTH}"
+            " characters of a number are read"
+        )
+
+
+def _short(text: str) -> str:
+    """What PyYAML says, which may hold any text of the document, as one line of a message."""
+    text = " ".join(text.split())
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _in_words(error: yaml.MarkedYAMLError, text: str) -> str:
@@ -135,5 +167,5 @@ def _in_words(error: yaml.MarkedYAMLError, text: str) -> str:
     if line < len(lines) and "\t" in lines[line]:
         return f"is not YAML: line {line + 1} has a tab; indent with spaces"
     if isinstance(error, ConstructorError):
-        return f"cannot be read as plain data in line {line + 1}: {error.problem}"
-    return f"is not YAML: {error.problem or error.context} in line {line + 1}"
+        return f"cannot be read as plain data in line {line + 1}: {_short(error.problem)}"
+    return f"is not YAML: {_short(error.problem or error.context or 'it ends early')} in line {line + 1}"
