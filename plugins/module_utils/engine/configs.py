@@ -32,6 +32,10 @@ from .profiles import ProfileName, quoted
 VERSION = "v1"
 UNLISTED_POLICIES = ("ignore", "disable", "fail")
 
+# As many as a number given as text may say. What it counts is far fewer; what is above can only be a mistake, and
+# Python neither computes quickly with numbers of thousands of digits nor writes them.
+_LARGEST_NUMBER = 999_999
+
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+,-]{0,252}")
 _COUNTED = re.compile(r"(?:(?P<count>\d{1,4})x)?(?P<name>\d+[cg][^,]*)")
 _FILTER = re.compile(r"(?:0x)?([0-9a-f]{8})(?::(?:0x)?([0-9a-f]{8}))?", re.IGNORECASE)
@@ -208,6 +212,8 @@ def _check_instances(data: t.Any, where: str) -> tuple[tuple[ProfileName, int], 
             raise WishError(f"count of {text} in {where} must be a whole number, not {_kind(count)}")
         if count < 0:
             raise WishError(f"count of {text} in {where} is {quoted(count)}; it cannot be negative")
+        if count > _LARGEST_NUMBER:
+            raise WishError(f"count of {text} in {where} is {quoted(count)}; no GPU holds that many")
         if count:
             checked.append((name, count))
     if counts and not checked:
@@ -224,7 +230,7 @@ def _mapping(data: t.Any, where: str) -> dict[t.Any, t.Any]:
 def _known_keys(data: dict[t.Any, t.Any], known: tuple[str, ...], where: str) -> None:
     for key in data:
         if key not in known:
-            nearest = _nearest_first(str(key), known)
+            nearest = _nearest_first(key, known) if isinstance(key, str) else known
             raise WishError(f"{where} has an unknown key {quoted(key)}; known are {', '.join(nearest)}")
 
 
@@ -244,8 +250,8 @@ def _kind(value: t.Any) -> str:
 
 
 def _whole_number(value: t.Any) -> t.Optional[int]:
-    """0, 1, 2 … given as number or as digits, as surveys and command lines do."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    """0, 1, 2 … given as number or as digits, as surveys and command lines do; None above any number of GPUs."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_NUMBER:
         return value
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,6}", value.strip()):
         return int(value)

@@ -47,7 +47,13 @@ class ProfileName(t.NamedTuple):
 
 def quoted(value: object) -> str:
     """A value that somebody gave, safe and short enough for a message: printable ASCII, quotes where it is text."""
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except ValueError:
+        # Python refuses to write numbers of thousands of digits in decimal (sys.int_info), and writes them in hex.
+        text = (
+            hex(value) if isinstance(value, int) else f"{type(value).__name__} with a number that is too long to show"
+        )
     return text if len(text) <= 80 else f"{text[:70]}... ({len(text)} characters)"
 
 

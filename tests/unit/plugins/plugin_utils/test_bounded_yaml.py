@@ -50,8 +50,43 @@ REFUSED = {
     "control character": ("a: \x00", "is not YAML"),
     "half a character": ("a: \ud800", "cannot be read as plain data"),
     "number out of words": ("a: !!int seven", "cannot be read as plain data"),
+    "truth out of words": ("a: !!bool seven", "cannot be read as plain data"),
+    "number of nothing": ("a: !!int ''", "cannot be read as plain data"),
+    "fraction of nothing": ("a: !!float ''", "cannot be read as plain data"),
+    "long number": ("a:\n  b: " + "9" * 101, "has the number '999"),
+    "long number in hex": ("a: 0x" + "f" * 6000, "at most 100 characters of a number are read"),
+    "long negative number": ("a: -" + "9" * 6000, "in line 1; at most 100 characters"),
+    "long number as key": ("{0b" + "1" * 500 + ": 1}", "at most 100 characters"),
+    "long number with a tag": ("a: !!int " + "9" * 5000, "at most 100 characters"),
+    "long number of sixties": ("a: 1" + ":59" * 5000, "at most 100 characters"),
+    "long fraction of sixties": ("a: 1" + ":59" * 5000 + ".5", "at most 100 characters"),
     "too long": ("#" * (MAX_BYTES + 1), "at most 1048576 (1 MiB) are read"),
 }
+
+
+LONG = "x" * 10_000
+VERBOSE = {
+    "key": f"? {LONG[:1000]}\n: 1\n? {LONG[:1000]}\n: 2\n",
+    "tag": f"a: !{LONG} b",
+    "anchor": f"a: &{LONG} [*{LONG}]",
+    "alias": f"a: *{LONG}",
+    "number": "a: " + "9" * 10_000,
+    "value of a tag": f"a: !!int {LONG}",
+    "truth": f"a: !!bool {LONG}",
+    "half a character": LONG + "\ud800",
+}
+
+
+@pytest.mark.parametrize("text", VERBOSE.values(), ids=list(VERBOSE))
+def test_a_refusal_is_short_whatever_the_document_holds(text):
+    with pytest.raises(YamlProblem) as problem:
+        parse(text)
+    assert len(str(problem.value)) < 350
+    assert "\n" not in str(problem.value)
+
+
+def test_numbers_as_they_are_needed_are_read():
+    assert parse("[0x20B010DE, 7, -1, 0b11, 1_000, 2.5, 1e3]") == [0x20B010DE, 7, -1, 3, 1000, 2.5, "1e3"]
 
 
 def test_plain_yaml_becomes_plain_data():

@@ -306,6 +306,67 @@ def test_a_wrong_entry_is_refused_by_naming_label_key_and_value(changes, sentenc
     assert str(refusal(configs.check_configs, data)) == sentence
 
 
+HUGE = {"hex": int("f" * 6000, 16), "decimal": int("9" * 4000), "negative": -int("f" * 6000, 16)}
+
+
+@pytest.mark.parametrize("huge", HUGE)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: entry({"1g.5gb": number}),
+        lambda number: entry({number: 1}),
+        lambda number: entry(seven_small(), devices=number),
+        lambda number: entry(seven_small(), devices=[0, number]),
+        lambda number: entry(seven_small(), devices={"gpu": [number]}),
+        lambda number: entry(seven_small(), enabled=number),
+        lambda number: entry(number),
+        lambda number: entry(seven_small(), **{"device-filter": number}),
+        lambda number: entry(seven_small(), **{"device-filter": [number, [number]]}),
+        lambda number: {**entry(seven_small()), number: 1},
+        lambda number: number,
+    ],
+)
+def test_a_huge_number_in_an_entry_is_refused_in_one_short_sentence(make, huge):
+    sentence = str(refusal(resolve_config, boards.dgx(A100, 1), make(HUGE[huge])))
+    assert len(sentence) < 350
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("huge", HUGE)
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda number: {"gpus": number},
+        lambda number: {"gpus": [number]},
+        lambda number: {"gpus": [[number]]},
+        lambda number: {"expected_gpus": number},
+        lambda number: {"unlisted": number},
+        lambda number: {"label": number},
+        lambda number: {"configs": {number: [entry(seven_small())]}},
+        lambda number: {"configs": {"version": number, "mig-configs": {}}},
+        lambda number: {"configs": number},
+    ],
+)
+def test_a_huge_number_as_an_option_is_refused_in_one_short_sentence(options, huge):
+    wish = {"label": "all-1g.5gb", **options(HUGE[huge])}
+    sentence = str(refusal(configs.resolve, boards.dgx(A100, 1), **wish))
+    assert len(sentence) < 350
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("option", ["gpus", "expected_gpus", "label"])
+def test_a_text_of_thousands_of_digits_is_refused_in_one_short_sentence(option):
+    wish = {"label": "all-1g.5gb", option: "9" * 5000}
+    assert len(str(refusal(configs.resolve, boards.dgx(A100, 1), **wish))) < 350
+
+
+def test_a_count_that_no_gpu_could_hold_is_named_by_its_first_digits():
+    sentence = str(refusal(resolve_config, boards.dgx(A100, 1), entry({"1g.5gb": int("f" * 6000, 16)})))
+    assert sentence == (
+        f"count of 1g.5gb in config, entry 1 is 0x{'f' * 68}... (6002 characters); no GPU holds that many"
+    )
+
+
 DANGEROUS = [
     "$(reboot)",
     "`id`",
