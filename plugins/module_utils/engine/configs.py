@@ -130,7 +130,18 @@ def _check_labels(data: t.Any, where: str) -> Configs:
     by_label = _mapping(data, where)
     if not by_label:
         raise WishError(f"{where} has no labels; at least one is needed")
-    return Configs({check_label(label): check_entries(value, f"label {label}") for label, value in by_label.items()})
+    labels: dict[str, tuple[Entry, ...]] = {}
+    spellings: dict[str, t.Any] = {}
+    for given, value in by_label.items():
+        label = check_label(given)
+        if label in labels:
+            raise WishError(
+                f"{where} has the labels {quoted(spellings[label])} and {quoted(given)}, which are one and the same; "
+                "remove one of them or give it another name"
+            )
+        spellings[label] = given
+        labels[label] = check_entries(value, f"label {label}")
+    return Configs(labels)
 
 
 def check_label(label: t.Any) -> str:

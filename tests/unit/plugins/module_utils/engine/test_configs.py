@@ -306,6 +306,15 @@ def test_a_wrong_entry_is_refused_by_naming_label_key_and_value(changes, sentenc
     assert str(refusal(configs.check_configs, data)) == sentence
 
 
+@pytest.mark.parametrize(("one", "other"), [("a,b", "a, b"), ("a", " a "), ("a , b", "a,b")])
+def test_two_labels_that_differ_in_blanks_only_are_refused_by_naming_both(one, other):
+    labels = {one: [entry(seven_small())], "c": [entry(enabled=False)], other: [entry(enabled=False)]}
+    remedy = "which are one and the same; remove one of them or give it another name"
+    for data, where in (({"version": "v1", "mig-configs": labels}, "mig-configs"), (labels, "configs")):
+        sentence = str(refusal(configs.resolve, boards.dgx(A100, 1), label="c", configs=data))
+        assert sentence == f"{where} has the labels {one!r} and {other!r}, {remedy}"
+
+
 HUGE = {"hex": int("f" * 6000, 16), "decimal": int("9" * 4000), "negative": -int("f" * 6000, 16)}
 
 
