@@ -302,8 +302,8 @@ def _binding_folder(params: dict[str, t.Any]) -> str:
 
 def _load_binding(params: dict[str, t.Any]) -> types.ModuleType:
     """Import pynvml: what came with this task, else what was installed, else what the node's Python has."""
-    places = (params["_binding"], _binding_folder(params))
-    return driver.load_binding(*(place for place in places if place and os.path.exists(place)))
+    trusted = (params["_binding"],) if params["_binding"] else ()
+    return driver.load_binding(_binding_folder(params), trusted=trusted)
 
 
 def _keep_binding(module: AnsibleModule, binding: types.ModuleType) -> str:
@@ -313,6 +313,10 @@ def _keep_binding(module: AnsibleModule, binding: types.ModuleType) -> str:
     if not archive:
         return "installed" if str(binding.__file__).startswith(folder + os.sep) else "node"
     if module.check_mode:
+        return "payload"
+    unsafe = driver.why_not_safe(folder)
+    if unsafe:
+        module.warn(f"{unsafe}.")
         return "payload"
     try:
         _install(archive, folder)

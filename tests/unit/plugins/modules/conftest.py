@@ -50,9 +50,9 @@ class Host:
             raise self.node
         return ReadOnlySession(self.node)
 
-    def load_binding(self, *places: str) -> types.ModuleType:
+    def load_binding(self, *places: str, trusted: t.Sequence[str] = ()) -> types.ModuleType:
         """What ``driver.load_binding`` is here."""
-        self.binding_places = places
+        self.binding_places = (*trusted, *places)
         return self.binding
 
     def run(self, module: t.Any, check_mode: bool = False, **arguments: t.Any) -> dict[str, t.Any]:

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError
@@ -46,5 +48,6 @@ def test_a_binding_that_came_along_is_not_kept(host, tmp_path):
     archive.touch()
     host.node = boards.node(boards.gpu("a30-24gb"))
     host.run(mig_info, _binding=str(archive))
-    assert host.binding_places == (str(archive),)
+    assert host.binding_places[0] == str(archive)
+    assert not os.path.exists(host.state_dir)
     assert not (tmp_path / "state").exists()
