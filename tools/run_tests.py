@@ -369,11 +369,14 @@ def steps() -> list[Step]:
         Step("simulator", python_tests("tests/simulator"), junit(".venv/log/tests-simulator.xml"), seconds=60),
         Step("engine", python_tests("tests/engine"), junit(".venv/log/tests-engine.xml"), seconds=60),
         Step(
-            "integration-2.19", ansible_test("integration-2.19", BIN, "integration", "--local"), assertions, seconds=120
+            "integration-2.19",
+            ansible_test("integration-2.19", BIN, "integration", "--local", "--continue-on-error"),
+            assertions,
+            seconds=120,
         ),
         Step(
             "integration-newest",
-            ansible_test("integration-newest", NEWEST, "integration", "--local"),
+            ansible_test("integration-newest", NEWEST, "integration", "--local", "--continue-on-error"),
             assertions,
             seconds=120,
         ),
