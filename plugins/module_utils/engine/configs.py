@@ -416,7 +416,11 @@ def check_expected(node: Node, expected_gpus: t.Any) -> None:
     if expected is None:
         raise WishError(f"expected_gpus must be a number of GPUs, not {_kind(expected_gpus)}")
     if expected != len(node.gpus):
-        raise WishError(f"this node has {_count(len(node.gpus), 'GPU')}, expected_gpus says {expected}")
+        what_differs = "which GPU is missing" if expected > len(node.gpus) else "which GPU was not expected"
+        raise WishError(
+            f"this node has {_count(len(node.gpus), 'GPU')}, expected_gpus says {expected}; see with 'lspci -d 10de:' and"
+            f" 'dmesg' {what_differs}, or correct expected_gpus"
+        )
 
 
 def _choose(node: Node, label: t.Any, config: t.Any, configs: t.Any) -> _Choice:
@@ -569,8 +573,10 @@ def _refuse_mig_by_name(gpu: Gpu, listing: t.Sequence[Entry], by_name: bool, cho
 
 def _check_readable(gpu: Gpu) -> None:
     if gpu.problems:
-        problem = gpu.problems[0]
-        raise _refusal(gpu, f"does not answer: {problem.call} says {problem.error}; {problem.remedy}")
+        denied = [problem for problem in gpu.problems if problem.error == "NO_PERMISSION"]
+        problem = (denied or gpu.problems)[0]
+        what = "does not answer a user without privilege" if denied else "does not answer"
+        raise _refusal(gpu, f"{what}: {problem.call} says {problem.error}; {problem.remedy}")
     if gpu.mig_capable is None or gpu.mode_current is None:
         raise _refusal(gpu, "does not say whether it is in MIG mode; look at what nvidia-smi says about it")
 

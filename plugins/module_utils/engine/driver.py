@@ -81,7 +81,8 @@ _REMEDIES = {
     "DRIVER_NOT_LOADED": "load the kernel module with 'modprobe nvidia', and look into 'dmesg' when that fails",
     "LIB_RM_VERSION_MISMATCH": "the loaded kernel module and libnvidia-ml are of different versions, as after a driver"
     " update: reboot, or unload the module and load it again",
-    "NO_PERMISSION": "run as root; in a container this also needs CAP_SYS_ADMIN or /dev/nvidia-caps/nvidia-cap1",
+    "NO_PERMISSION": "run as root, which 'become: true' does; in a container this also needs CAP_SYS_ADMIN or"
+    " /dev/nvidia-caps/nvidia-cap1",
     "GPU_IS_LOST": "the GPU has fallen off the bus: look for Xid 79 in 'dmesg', then power-cycle the node",
     "FUNCTION_NOT_FOUND": "this driver does not have the function: update the NVIDIA driver",
     "RESET_REQUIRED": "reset the GPU with 'nvidia-smi --gpu-reset', or reboot the node",

@@ -14,7 +14,7 @@ import time
 import pytest
 import yaml
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import compare, configs, profiles
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import compare, configs, driver, profiles
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Problem, WishError
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
 
@@ -328,7 +328,7 @@ HUGE = {"hex": int("f" * 6000, 16), "decimal": int("9" * 4000), "negative": -int
         lambda number: entry(seven_small(), devices=[0, number]),
         lambda number: entry(seven_small(), devices={"gpu": [number]}),
         lambda number: entry(seven_small(), enabled=number),
-        lambda number: entry(number),
+        entry,
         lambda number: entry(seven_small(), **{"device-filter": number}),
         lambda number: entry(seven_small(), **{"device-filter": [number, [number]]}),
         lambda number: {**entry(seven_small()), number: 1},
@@ -798,6 +798,16 @@ def test_a_gpu_that_does_not_answer_is_an_error_if_the_wish_means_it(unknown):
         assert error.details["gpu"] == 1
 
 
+def test_a_gpu_that_only_root_may_read_is_refused_by_saying_how_to_become_root():
+    denied = Problem("nvmlDeviceGetGpuInstances", "NO_PERMISSION", driver.remedy("NO_PERMISSION"))
+    node = boards.node(boards.gpu(A100, problems=(Problem("nvmlDeviceGetName", "UNKNOWN", "look"), denied)))
+    sentence = str(refusal(configs.resolve, node, label="all-1g.5gb"))
+    assert sentence.startswith(
+        "GPU 0 (NVIDIA A100-SXM4-40GB) does not answer a user without privilege: nvmlDeviceGetGpuInstances says "
+        "NO_PERMISSION; run as root, which 'become: true' does; "
+    )
+
+
 def test_a_gpu_that_does_not_answer_disturbs_nobody_if_the_wish_does_not_mean_it():
     node = boards.node(boards.gpu(A100), boards.gpu(A100, 1, problems=(LOST,)))
     assert list(configs.resolve(node, label="all-1g.5gb", gpus=[0]).wishes) == [0]
@@ -899,6 +909,10 @@ def test_a_selector_that_two_gpus_match_is_refused():
     assert list(configs.resolve(node, label="all-1g", gpus="0001:07:00.0").wishes) == [1]
 
 
+LOOK = "see with 'lspci -d 10de:' and 'dmesg'"
+OR_CORRECT = "or correct expected_gpus"
+
+
 @pytest.mark.parametrize("expected", [2, "2", None])
 def test_the_expected_number_of_gpus_is_checked(expected):
     assert configs.resolve(boards.dgx(A100, 2), label="all-1g", expected_gpus=expected)
@@ -907,8 +921,9 @@ def test_the_expected_number_of_gpus_is_checked(expected):
 @pytest.mark.parametrize(
     ("expected", "sentence"),
     [
-        (3, "this node has 2 GPUs, expected_gpus says 3"),
-        ("8", "this node has 2 GPUs, expected_gpus says 8"),
+        (3, f"this node has 2 GPUs, expected_gpus says 3; {LOOK} which GPU is missing, {OR_CORRECT}"),
+        ("8", f"this node has 2 GPUs, expected_gpus says 8; {LOOK} which GPU is missing, {OR_CORRECT}"),
+        (1, f"this node has 2 GPUs, expected_gpus says 1; {LOOK} which GPU was not expected, {OR_CORRECT}"),
         ("many", "expected_gpus must be a number of GPUs, not text 'many'"),
         (True, "expected_gpus must be a number of GPUs, not true"),
         (2.0, "expected_gpus must be a number of GPUs, not the number 2.0"),
