@@ -154,6 +154,23 @@ def test_a_busy_instance_that_would_go_is_refused_with_process_gpu_and_instance(
     assert [process["pid"] for process in refusal.details["processes"]] == [holder.pid]
 
 
+def test_all_busy_gpus_are_named_in_one_refusal(make_node):
+    node = make_node("3xa100-sxm4-40gb")
+    node.apply(label="all-3g.20gb")
+    planned = node.plan(label="all-1g.5gb")
+    first, second = (node.read().gpus[index].instances[0].id for index in (0, 2))
+    occupy = node.simulator.occupy
+    with occupy(gpu=0, gi=first, ci=0) as one, occupy(gpu=2, gi=second, ci=0) as other:
+        for made in (planned, node.plan(label="all-1g.5gb")):
+            refusal = refusal_of(node, made)
+            for part in ("GPU 0 (", "GPU 2 (", f"process {one.pid} ", f"process {other.pid} "):
+                assert part in str(refusal)
+            assert "GPU 1 (" not in str(refusal)
+            assert str(refusal).count("Stop what is running there") == 1
+            assert refusal.details["gpu"] == 0
+            assert [(p["gpu"], p["pid"]) for p in refusal.details["processes"]] == [(0, one.pid), (2, other.pid)]
+
+
 def test_a_job_that_started_after_the_plan_is_refused_too(make_node):
     node = make_node()
     node.apply(label="all-3g.20gb")
@@ -363,6 +380,59 @@ def test_passed_through_ampere_is_refused_before_its_mode_is_stored(make_node):
     for part in ("GPU 0", "passed through to a virtual machine", "reboot", "nvidia-smi -i 0 -mig 1"):
         assert part in str(refusal)
     assert node.state()[0]["modes"] == (0, 0)
+
+
+def enabled_by_a_reboot(make_node, gpus="2xa100-sxm4-40gb"):
+    node = make_node(gpus, virtualization="passthrough")
+    node.enable(*range(len(node.read().gpus)))
+    node.simulator.reboot()
+    node.simulator.reset_calls()
+    return node
+
+
+def test_passed_through_ampere_with_instances_is_refused_with_the_order_that_nvidia_smi_accepts(make_node):
+    node = enabled_by_a_reboot(make_node)
+    node.create(0, [("3g.20gb", 0, [(0, 3)])])
+    node.create(1, [("3g.20gb", 0, [])])
+    node.simulator.reset_calls()
+    refusal = refusal_of(node, node.plan(label="all-disabled"))
+
+    assert (
+        "run 'nvidia-smi mig -dci -i 0', then 'nvidia-smi mig -dgi -i 0,1', then 'nvidia-smi -i 0,1 -mig 0', reboot,"
+        " and run again." in str(refusal)
+    )
+    assert "label all-enabled on GPU 0,1" in str(refusal)
+    assert (refusal.details["gpu"], refusal.details["current"], refusal.details["wanted"]) == (0, "on", "off")
+
+
+def test_the_label_that_the_refusal_names_empties_passed_through_ampere(make_node):
+    node = enabled_by_a_reboot(make_node)
+    node.create(0, [("3g.20gb", 0, [(0, 3)])])
+    assert node.apply(label="all-enabled", allow_empty=True).error is None
+    refusal = refusal_after(node, label="all-disabled")
+
+    assert "mig -d" not in refusal
+    assert "run 'nvidia-smi -i 0,1 -mig 0', reboot" in refusal
+
+
+def refusal_after(node, **wish):
+    node.simulator.reset_calls()
+    return str(refusal_of(node, node.plan(**wish)))
+
+
+def test_all_passed_through_ampere_gpus_are_named_in_one_refusal(make_node):
+    node = make_node("3xa100-sxm4-40gb", virtualization="passthrough")
+    node.enable(1)
+    node.simulator.reboot()
+    layout = [
+        {"devices": [0, 2], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}},
+        {"devices": [1], "mig-enabled": False},
+    ]
+    refusal = refusal_after(node, config=layout)
+
+    for part in ("GPU 0 (", "GPU 1 (", "GPU 2 (", "are Ampere GPUs passed through", "on (GPU 0,2) and off (GPU 1)"):
+        assert part in refusal
+    assert "run 'nvidia-smi -i 0,2 -mig 1', then 'nvidia-smi -i 1 -mig 0', reboot" in refusal
 
 
 def test_passed_through_ampere_with_the_mode_stored_waits_for_its_reboot_without_a_write(make_node):

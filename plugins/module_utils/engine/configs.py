@@ -418,8 +418,8 @@ def check_expected(node: Node, expected_gpus: t.Any) -> None:
     if expected != len(node.gpus):
         what_differs = "which GPU is missing" if expected > len(node.gpus) else "which GPU was not expected"
         raise WishError(
-            f"this node has {_count(len(node.gpus), 'GPU')}, expected_gpus says {expected}; see with 'lspci -d 10de:' and"
-            f" 'dmesg' {what_differs}, or correct expected_gpus"
+            f"this node has {_count(len(node.gpus), 'GPU')}, expected_gpus says {expected}; see with 'lspci -d 10de:' "
+            f"and 'dmesg' {what_differs}, or correct expected_gpus"
         )
 
 

@@ -118,36 +118,80 @@ def require_possible(before: Node, plan: Plan) -> None:
 
     Check mode calls it too, so that it gives the same verdict as the real run.
     """
-    for gpu_plan in plan.gpus:
-        if not gpu_plan.steps:
-            continue
-        gpu = before.gpus[gpu_plan.gpu]
+    changing = [(before.gpus[gpu_plan.gpu], gpu_plan) for gpu_plan in plan.gpus if gpu_plan.steps]
+    for gpu, _gpu_plan in changing:
         refusal = driver.why_not_writable(before.driver_version, gpu)
         if refusal:
             raise MigError(refusal, **_identity(gpu))
-        _require_idle(gpu, gpu_plan.lost_busy)
-        switch = _mode_step(gpu_plan)
-        if switch and driver.mode_change_needs_reboot(gpu) and gpu.mode_current != switch.enabled:
-            raise MigError(
-                f"{driver.describe(gpu)} is an Ampere GPU passed through to a virtual machine: turning MIG"
-                f" {_on(switch.enabled)} takes effect at a reboot only and cannot be taken back before it. Nothing was"
-                f" changed; run 'nvidia-smi -i {gpu.index} -mig {int(bool(switch.enabled))}', reboot, and run again.",
-                **_identity(gpu),
-                current=_on(gpu.mode_current),
-                wanted=_on(switch.enabled),
-            )
+    _require_idle([(gpu, gpu_plan.lost_busy) for gpu, gpu_plan in changing])
+    _require_no_reboot([(gpu, switch) for gpu, gpu_plan in changing if (switch := _mode_step(gpu_plan)) is not None])
 
 
-def _require_idle(gpu: Gpu, in_the_way: tuple[Process, ...]) -> None:
-    """Refuse to take an instance, or the whole GPU when its mode is to change, away from a process."""
-    if in_the_way:
-        named = "; ".join(_process_in_words(gpu, process) for process in in_the_way)
-        raise MigError(
-            f"{driver.describe(gpu)} is in use and nothing was changed: {named}. Stop what is running there, and run"
-            " again.",
-            **_identity(gpu),
-            processes=[report.process_report(process) for process in in_the_way],
-        )
+def _require_idle(in_the_way: t.Sequence[tuple[Gpu, tuple[Process, ...]]]) -> None:
+    """Refuse to take an instance, or a whole GPU when its mode is to change, away from a process.
+
+    ``in_the_way`` has the processes on each GPU. All are named at once, so that nobody stops one job after the other.
+    """
+    busy = [(gpu, processes) for gpu, processes in in_the_way if processes]
+    if not busy:
+        return
+    said = [
+        f"{driver.describe(gpu)} is in use and nothing was changed: "
+        + "; ".join(_process_in_words(gpu, process) for process in processes)
+        for gpu, processes in busy
+    ]
+    raise MigError(
+        f"{'. '.join(said)}. Stop what is running there, and run again.",
+        **_identity(busy[0][0]),
+        processes=[
+            {"gpu": gpu.index, **report.process_report(process)} for gpu, processes in busy for process in processes
+        ],
+    )
+
+
+def _require_no_reboot(switches: t.Sequence[tuple[Gpu, Step]]) -> None:
+    """Refuse mode changes that only a reboot makes current, with the commands that make them by hand, in order."""
+    waiting = [
+        (gpu, bool(step.enabled))
+        for gpu, step in switches
+        if driver.mode_change_needs_reboot(gpu) and gpu.mode_current != step.enabled
+    ]
+    if not waiting:
+        return
+    first, first_enabled = waiting[0]
+    turned = {enabled: [gpu for gpu, wanted in waiting if wanted == enabled] for enabled in (True, False)}
+    occupied = [gpu for gpu in turned[False] if gpu.instances]
+    with_compute = [gpu for gpu in occupied if any(instance.compute for instance in gpu.instances)]
+    commands = [
+        *([f"'nvidia-smi mig -dci -i {_indices(with_compute)}'"] if with_compute else []),
+        *([f"'nvidia-smi mig -dgi -i {_indices(occupied)}'"] if occupied else []),
+        *(f"'nvidia-smi -i {_indices(gpus)} -mig {int(enabled)}'" for enabled, gpus in turned.items() if gpus),
+    ]
+    modes = " and ".join(
+        f"{_on(enabled)}{f' (GPU {_indices(gpus)})' if all(turned.values()) else ''}"
+        for enabled, gpus in turned.items()
+        if gpus
+    )
+    only_empty = (
+        f" Only a GPU without instances can be turned off: the label all-enabled on GPU {_indices(occupied)} removes"
+        " them as well as the commands that destroy them do."
+        if occupied
+        else ""
+    )
+    verb = "is an Ampere GPU" if len(waiting) == 1 else "are Ampere GPUs"
+    raise MigError(
+        f"{' and '.join(driver.describe(gpu) for gpu, _enabled in waiting)} {verb} passed through to a virtual machine:"
+        f" turning MIG {modes} takes effect at a reboot only and cannot be taken back before it. Nothing was changed;"
+        f" run {', then '.join(commands)}, reboot, and run again.{only_empty}",
+        **_identity(first),
+        current=_on(first.mode_current),
+        wanted=_on(first_enabled),
+    )
+
+
+def _indices(gpus: t.Iterable[Gpu]) -> str:
+    """GPUs as nvidia-smi takes them: ``0,1``."""
+    return ",".join(str(gpu.index) for gpu in gpus)
 
 
 def _process_in_words(gpu: Gpu, process: Process) -> str:
@@ -162,6 +206,7 @@ def _process_in_words(gpu: Gpu, process: Process) -> str:
 
 def _require_unchanged(session: driver.Session, before: Node, plan: Plan) -> None:
     """Refuse when a GPU is not as it was planned for: another manager, a new job, indices that moved."""
+    in_the_way = []
     for gpu_plan in plan.gpus:
         if not gpu_plan.steps:
             continue
@@ -183,7 +228,8 @@ def _require_unchanged(session: driver.Session, before: Node, plan: Plan) -> Non
             for process in compute.processes
         )
         switched = _mode_step(gpu_plan) is not None and now.mode_current != gpu_plan.enabled
-        _require_idle(now, lost_busy + now.processes if switched else lost_busy)
+        in_the_way.append((now, lost_busy + now.processes if switched else lost_busy))
+    _require_idle(in_the_way)
 
 
 class _Run:
