@@ -64,6 +64,10 @@ class Result(t.NamedTuple):
     complaints: tuple[str, ...]
 
 
+class CannotRunError(Exception):
+    """What a step needs is not on this machine. The step is red all the same: nothing was tested."""
+
+
 class Command(t.NamedTuple):
     """What a step runs: in ``folder``, with ``path`` in front of PATH and ``environment`` on top of what is there."""
 
@@ -115,39 +119,44 @@ def run_step(step: Step, expected: dict[str, int]) -> Result:
     """Runs the commands of one step into its log and judges it."""
     log = LOGS / f"{step.name}.log"
     started = time.monotonic()
-    complaints = []
-    with open(log, "wb") as output:
-        try:
-            for command in step.commands():
-                output.write(f"$ {shlex.join(map(str, command.words))}\n".encode())
-                output.flush()
-                code = subprocess.run(
-                    command.words,
-                    check=False,
-                    cwd=command.folder,
-                    env=environment_of(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                ).returncode
-                if code:
-                    complaints.append(f"exit code {code} of {Path(command.words[0]).name}")
-                    break
-        except OSError as error:
-            output.write(f"{error}\n".encode())
-            complaints.append(str(error))
+    try:
+        complaints = run_commands(step, log)
+    except CannotRunError as error:
+        log.write_text(f"{error}\n")
+        return Result(step, 0.0, Count(0), (str(error),))
     try:
         count = step.count_tests(log.read_text(errors="replace"))
     except (OSError, ElementTree.ParseError) as error:
         count = Count(0)
         complaints.append(f"its tests cannot be counted: {error}")
+    least = expected.get(step.name, 1)
+    if count.passed + count.failed < least:
+        complaints.append(f"ran {count.passed + count.failed} tests, {least} expected")
     if count.failed:
         complaints.append(f"{count.failed} failed")
     if count.skipped:
         complaints.append(f"{len(count.skipped)} skipped: {', '.join(count.skipped[:3])}")
-    if count.passed + count.failed < expected.get(step.name, 1):
-        complaints.append(f"ran {count.passed + count.failed} tests, {expected.get(step.name, 1)} expected")
     return Result(step, time.monotonic() - started, count, tuple(complaints))
+
+
+def run_commands(step: Step, log: Path) -> list[str]:
+    """Runs the commands of one step until one fails; what is wrong, if something is."""
+    with open(log, "wb") as output:
+        for command in step.commands():
+            output.write(f"$ {shlex.join(map(str, command.words))}\n".encode())
+            output.flush()
+            code = subprocess.run(
+                command.words,
+                check=False,
+                cwd=command.folder,
+                env=environment_of(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            ).returncode
+            if code:
+                return [f"exit code {code} of {Path(command.words[0]).name}"]
+    return []
 
 
 # --- counting ---------------------------------------------------------------------------------------------------
@@ -259,14 +268,17 @@ def python_tests(folder: str, *options: str) -> t.Callable[[], list[Command]]:
     return commands
 
 
-def ansible_test(tree_name: str, environment: Path, *words: str) -> t.Callable[[], list[Command]]:
-    """ansible-test in a tree of its own. It keeps only HOME and PATH of its environment."""
+def ansible_test(tree_name: str, environment: Path, *words: str, python: str = "") -> t.Callable[[], list[Command]]:
+    """ansible-test in a tree of its own, which needs a certain Python perhaps. It sees only HOME and PATH."""
 
     def commands() -> list[Command]:
         if not (environment / "ansible-test").exists():
             raise OSError(
-                "There is no newest ansible-core here, because no Python 3.12 or newer was found that runs "
-                "(looked in PATH, behind the shims of version managers, in /usr/local and /opt)."
+                "No Python 3.12 or newer was found that runs, so there is no newest ansible-core to test with."
+            )
+        if python and not (VENV / "pythons" / f"python{python}").exists():
+            raise CannotRunError(
+                f"No Python {python} was found that runs. The oldest that a node may have is tested with it."
             )
         return [
             Command(
@@ -364,7 +376,12 @@ def steps() -> list[Step]:
         Step("types", typing_commands, one, fast=True, seconds=15),
         Step("yaml", lambda: [Command([BIN / "yamllint", "--strict", "."])], one, fast=True, seconds=2),
         Step("headers", lambda: [Command([BIN / "python", "tools/check_headers.py"])], one, fast=True, seconds=1),
-        Step("quick-unit", python_tests("tests/unit", "-m", "not slow"), junit(".venv/log/tests-unit.xml"), fast=True),
+        Step(
+            "quick-unit",
+            python_tests("tests/unit", "-m", "not slow", "-n", "2"),
+            junit(".venv/log/tests-unit.xml"),
+            fast=True,
+        ),
         Step("unit", python_tests("tests/unit"), junit(".venv/log/tests-unit.xml"), seconds=60),
         Step("simulator", python_tests("tests/simulator"), junit(".venv/log/tests-simulator.xml"), seconds=60),
         Step("engine", python_tests("tests/engine"), junit(".venv/log/tests-engine.xml"), seconds=60),
@@ -396,7 +413,7 @@ def steps() -> list[Step]:
         ),
         Step(
             "units-python3.9",
-            ansible_test("units-python3.9", BIN, "units", "--venv", "--python", "3.9"),
+            ansible_test("units-python3.9", BIN, "units", "--venv", "--python", "3.9", python="3.9"),
             junit(".venv/trees/units-python3.9/**/tests/output/junit/*.xml"),
             seconds=90,
         ),

@@ -79,19 +79,28 @@ def find_python(*versions: str) -> str | None:
     return done.stdout.strip() or None
 
 
-def recipe(python: str, sources: list[Path]) -> str:
-    """Hash of all that an environment is made from: its interpreter, its place and its requirements."""
-    digest = hashlib.sha256(f"{python} {ROOT} {sys.version if python == sys.executable else ''}".encode())
+def recipe(python: str | Path, sources: list[Path]) -> str:
+    """Hash of all that an environment is made from: its kind of interpreter, its place and its requirements."""
+    ask = "import sys; print(*sys.version_info[:2])"
+    version = subprocess.run([python, "-c", ask], check=True, stdout=subprocess.PIPE).stdout
+    digest = hashlib.sha256(version + bytes(ROOT))
     for source in sources:
         digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def runs(python: Path) -> bool:
+    """Whether an environment still works: the interpreter that it was made from may be gone."""
+    return (
+        python.exists() and subprocess.run([python, "-c", ""], check=False, stderr=subprocess.DEVNULL).returncode == 0
+    )
 
 
 def make_environment(folder: Path, python: str, requirements: list[Path]) -> None:
     """A virtual environment with these requirements; made anew when they changed."""
     stamp = folder / ".stamp"
     wanted = recipe(python, requirements)
-    if stamp.exists() and stamp.read_text() == wanted:
+    if stamp.exists() and stamp.read_text() == wanted and runs(folder / "bin" / "python"):
         return
     say(f"making {folder.relative_to(ROOT)} with {python}")
     started = time.monotonic()
@@ -107,7 +116,7 @@ def make_environment(folder: Path, python: str, requirements: list[Path]) -> Non
 def install_simulator(folder: Path) -> None:
     """The simulator as an editable package: what is changed in its sources counts at once."""
     stamp = folder / ".stamp-simulator"
-    wanted = recipe(str(folder), [SIMULATOR / "pyproject.toml"])
+    wanted = recipe(folder / "bin" / "python", [SIMULATOR / "pyproject.toml"])
     if stamp.exists() and stamp.read_text() == wanted:
         return
     # setuptools is pinned among the requirements, so that nothing unpinned is fetched to build this.
