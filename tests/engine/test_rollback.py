@@ -200,6 +200,8 @@ def test_a_gpu_lost_in_the_middle_is_named_with_what_it_had(make_node):
     (lost,) = [sentence for sentence in outcome.missing if "does not answer" in sentence]
     for part in ("GPU 1", planned[0].gpus[1].uuid, "GPU_IS_LOST", "2g.10gb at 0:2", "3g.20gb at 4:4"):
         assert part in lost
+    assert any(sentence.endswith("power-cycle the node") for sentence in outcome.missing)
+    assert not [sentence for sentence in outcome.missing if sentence.endswith(".")]
     assert places(outcome.after.gpus[0]) == MIXED
 
 
@@ -249,3 +251,11 @@ def test_a_defect_of_our_own_is_rolled_back_like_any_failure(make_node):
     assert str(outcome.error) == "TypeError: defect"
     assert outcome.rolled_back is True
     assert node.state() == before
+
+
+@pytest.mark.parametrize(("label", "words"), [("all-1g.5gb", "of 1 slice in"), ("all-3g.20gb", "of 3 slices in")])
+def test_slices_of_a_compute_instance_are_counted_as_people_do(make_node, label, words):
+    node = make_node()
+    node.enable(0)
+    node.simulator.fault("nvmlGpuInstanceCreateComputeInstanceWithPlacement", code="UNKNOWN")
+    assert f"Could not create a compute instance {words} GPU instance" in str(node.apply(label=label).error)

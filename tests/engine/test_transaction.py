@@ -345,6 +345,21 @@ def test_turning_mig_off_under_a_client_stays_pending_and_is_told(make_node):
     assert [gpu["modes"] for gpu in node.state()] == [(0, 0), (1, 0)]
 
 
+def test_what_was_destroyed_for_a_mode_that_stays_pending_is_among_the_steps_done(make_node):
+    node = make_node("2xa100-sxm4-40gb")
+    node.apply(label="all-balanced")
+    planned = node.plan(label="all-disabled")
+    with node.simulator.occupy(gpu=1, kind="client"):
+        outcome = node.carry_out(planned)
+
+    assert outcome.reset_required == (1,)
+    assert (outcome.altered, outcome.changed, outcome.rolled_back, outcome.missing) == (True, True, None, ())
+    assert outcome.steps_done == planned[1].steps
+    kinds = [step.kind for step in outcome.steps_done if step.gpu == 1]
+    assert kinds.count("destroy_ci") == kinds.count("destroy_gi") == len(planned[0].gpus[1].instances) > 0
+    assert outcome.after.gpus[1].instances == ()
+
+
 @pytest.mark.parametrize("layout", [[], [("3g.20gb", 0, [(0, 3)])]])
 def test_a_contradictory_pending_mode_is_cancelled_and_instances_stay(make_node, layout):
     node = make_node(assume={"disable_with_instances": "pending"})

@@ -58,8 +58,12 @@ class Outcome(t.NamedTuple):
 
     ``altered``: a write was started, so the node may have been touched, even if it is as before again.
     ``changed``: the node is not as it was. ``rolled_back`` is None without a failure, else whether everything is as
-    before again; what is not is in ``missing``, a sentence each. ``reset_required`` and ``reboot_required`` are GPU
-    indices whose wanted mode is stored but not current; then nothing else was done and ``error`` is None.
+    before again; what is not is in ``missing``, a sentence each, without its full stop.
+
+    ``reset_required`` and ``reboot_required`` are GPU indices whose wanted mode is stored but not current; then
+    no other instance was touched, ``error`` is None, and nothing is rolled back. ``steps_done`` has every write that
+    had its effect: for a GPU that was to be disabled also the destroy_ci and destroy_gi that NVML demands before it
+    takes the mode. These instances are gone although the GPU still waits for its mode; whoever reports it must say so.
     """
 
     after: Node
@@ -416,7 +420,8 @@ def _rolled_back(open_session: OpenSession, before: Node, run: _Run, error: MigE
             for step in run.started
         )
     if missing:
-        missing = (*missing, *failures)
+        # These end with a full stop, and stand in a list whose other phrases do not.
+        missing = (*missing, *(failure.rstrip(".") for failure in failures))
     return Outcome(
         after=after,
         altered=True,
@@ -557,7 +562,7 @@ def _step_in_words(step: Step) -> str:
         "destroy_ci": f"destroy compute instance {step.ci_id} in GPU instance {where}",
         "destroy_gi": f"destroy GPU instance {where}",
         "create_gi": f"create GPU instance {where}",
-        "create_ci": f"create a compute instance of {step.slices} slices in GPU instance {where}",
+        "create_ci": f"create a compute instance of {driver.count(step.slices, 'slice')} in GPU instance {where}",
     }.get(step.kind, step.kind)
 
 
