@@ -328,10 +328,15 @@ def _keep_binding(module: AnsibleModule, binding: types.ModuleType) -> str:
 
 def _install(archive: str, folder: str) -> None:
     """Unpack and byte-compile the binding; another task that looks meanwhile finds none of it or all of it."""
-    os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-    os.makedirs(folder, mode=0o755, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as workshop:
-        shutil.unpack_archive(archive, workshop, "zip")
-        target = os.path.join(folder, "pynvml.py")
-        os.replace(os.path.join(workshop, "pynvml.py"), target)
-    py_compile.compile(target)
+    # Root refuses a binding that others can write to, so a lax umask must not make one.
+    umask = os.umask(0o022)
+    try:
+        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as workshop:
+            shutil.unpack_archive(archive, workshop, "zip")
+            target = os.path.join(folder, "pynvml.py")
+            os.replace(os.path.join(workshop, "pynvml.py"), target)
+        py_compile.compile(target)
+    finally:
+        os.umask(umask)

@@ -333,7 +333,7 @@ error:
   type: str
   sample: IN_USE
 processes:
-  description: The processes in the way of the change.
+  description: The processes in the way of the change, each with the C(gpu) that it uses.
   returned: on failure, when something that must not be taken away is in use
   type: list
   elements: dict

@@ -167,5 +167,5 @@ def _in_words(error: yaml.MarkedYAMLError, text: str) -> str:
     if line < len(lines) and "\t" in lines[line]:
         return f"is not YAML: line {line + 1} has a tab; indent with spaces"
     if isinstance(error, ConstructorError):
-        return f"cannot be read as plain data in line {line + 1}: {_short(error.problem)}"
+        return f"cannot be read as plain data in line {line + 1}: {_short(error.problem or 'it is not')}"
     return f"is not YAML: {_short(error.problem or error.context or 'it ends early')} in line {line + 1}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import typing as t
 
-import pynvml  # noqa: F401  # before any fork: a child that gave up its privilege need not be able to read it
+import pynvml  # noqa: F401  # pylint: disable=unused-import  # before any fork: a child that gave up its privilege need not be able to read it
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs, driver, planner, transaction
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import (
@@ -110,7 +110,11 @@ class SimulatedNode:
 def places(gpu: Gpu) -> list[tuple[str, int, list[tuple[int, int]]]]:
     """A layout as tests spell it: (profile name, start, CIs as (start, size))."""
     return [
-        (gi.profile.name, gi.placement.start, [(ci.placement.start, ci.placement.size) for ci in gi.compute])
+        (
+            gi.profile.name,
+            gi.placement.start,
+            [(ci.placement.start, ci.placement.size) for ci in gi.compute if ci.placement],
+        )
         for gi in gpu.instances
     ]
 

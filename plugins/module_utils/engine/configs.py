@@ -330,9 +330,7 @@ def _generated_parts(label: str, offered: tuple[Profile, ...]) -> tuple[_Part, .
         if not parts:
             raise WishError("no balanced layout, which takes base profiles of 1, 2 and (of 7 slices) 3 slices")
         return parts
-    name = names.parse_label(label)
-    assert name is not None
-    profile = names.find(name, offered)
+    profile = names.find(t.cast(ProfileName, names.parse_label(label)), offered)
     return (_Part(profile, profile.slices, names.maximum(profile, offered)),)
 
 

@@ -318,8 +318,8 @@ def _seats(gpu: Gpu, profile: Profile, wish: InstanceWish) -> t.Iterator[_Seat]:
             loss = _loss((), writes=1 + len(fresh.created))
             yield _Seat(profile, placement, span(placement), None, fresh, loss)
             continue
-        regrouping = _regrouping(gpu, profile, existing.compute, wish.compute)
-        assert regrouping is not None  # at worst all its CIs are destroyed, and then it is like a fresh one
+        # Never None: at worst all its CIs are destroyed, and then it is like a fresh one.
+        regrouping = t.cast(_Regrouping, _regrouping(gpu, profile, existing.compute, wish.compute))
         changed = _loss(regrouping.destroyed, writes=len(regrouping.created))
         spared = _loss(existing.compute, gis=1, writes=1)
         loss = Loss(*(now - otherwise for now, otherwise in zip(changed, spared)))

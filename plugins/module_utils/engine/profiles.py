@@ -66,8 +66,8 @@ def parse(text: str) -> ProfileName:
     match = _NAME.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise WishError(f"{quoted(text)} is not a profile name such as {EXAMPLES}")
-    compute, slices, gb = (None if part is None else int(part) for part in match.group("compute", "slices", "gb"))
-    assert slices is not None
+    compute, gb = (None if part is None else int(part) for part in match.group("compute", "gb"))
+    slices = int(match["slices"])
     if compute is not None and compute > slices:
         raise WishError(
             f"{quoted(text)} asks for {compute} compute slices of a GPU instance that has {slices}; at most {slices}c."

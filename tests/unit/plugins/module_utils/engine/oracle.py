@@ -570,7 +570,7 @@ class CaseMaker:
 
     def cases(self, number: int) -> t.Iterator[Case]:
         """So many cases."""
-        for _ in range(number):
+        for _each in range(number):
             yield self.case()
 
     def case(self) -> Case:
@@ -665,7 +665,9 @@ class CaseMaker:
             instances = self._changed(gpu)
         elif chance < 0.45:
             profiles = gpu.profiles or ()
-            instances = [self._instance(gpu, self.random.choice(profiles)) for _ in range(self.random.randint(1, 5))]
+            instances = [
+                self._instance(gpu, self.random.choice(profiles)) for _each in range(self.random.randint(1, 5))
+            ]
         else:
             by_id = {profile.id: profile for profile in gpu.profiles or ()}
             exact = self.random.choice((0.0, 0.0, 0.0, 0.0, 0.3, 1.0))
@@ -688,7 +690,7 @@ class CaseMaker:
             as_it_is = model.InstanceWish(gi.profile, tuple(sorted(compute, key=lambda wish: -wish.slices)))
             instances.append(as_it_is if self._by_chance(0.7) else self._instance(gpu, gi.profile))
         by_id = {profile.id: profile for profile in gpu.profiles or ()}
-        for _ in range(self.random.randint(0, 3)):
+        for _each in range(self.random.randint(0, 3)):
             possible = creatable(kinds_of(gpu), kept)
             if possible:
                 kept.append(self.random.choice(possible))

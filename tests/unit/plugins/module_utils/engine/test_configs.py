@@ -1041,19 +1041,3 @@ def test_gpus_of_equal_layout_share_an_entry():
 )
 def test_what_entries_cannot_say_is_left_out_rather_than_said_wrong(gpu):
     assert configs.as_config(gpu) == []
-
-
-# --- time ------------------------------------------------------------------------------------------------------------
-
-
-def test_resolving_a_given_label_on_eight_gpus_costs_next_to_nothing():
-    node = boards.dgx(A100)
-    labels = {f"label-{number}": [entry({"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})] for number in range(80)}
-    best = min(_seconds(lambda: configs.resolve(node, label="label-7", configs=document(**labels))) for _ in range(5))
-    assert best < 0.02  # about 1 ms; the margin is for busy machines
-
-
-def _seconds(work):
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started

@@ -135,7 +135,7 @@ def test_a_busy_compute_instance_counts_once_however_many_processes_it_has() -> 
 
 
 def test_fewer_compute_instances_are_destroyed_even_if_more_gpu_instances_are() -> None:
-    empty = [("1g.5gb", start, []) for start in (4, 5, 6)]
+    empty: list[boards.InstanceSpec] = [("1g.5gb", start, []) for start in (4, 5, 6)]
     gpu = boards.gpu(A100, instances=[("1g.5gb", 0), *empty])
     plan = plan_gpu(gpu, wish(A100, "3g.20gb", "1g.5gb", "1g.5gb", "1g.5gb"))
     assert kept(plan) == [("1g.5gb", 0)]
@@ -585,7 +585,7 @@ def test_what_stays_keeps_its_ids_and_what_comes_has_none() -> None:
 @pytest.mark.parametrize("board", [A30, A100, H100, "b200-180gb", RTX])
 def test_every_step_is_possible_when_its_turn_comes_and_the_last_one_leaves_what_is_wanted(board: str) -> None:
     generator = random.Random(board)
-    for _ in range(150):
+    for _attempt in range(150):
         before, target = _random_gpu(generator, board), _random_gpu(generator, board)
         wanted = GpuWish(
             True,

@@ -76,7 +76,7 @@ def busy_transitions(board: str, seed: int, number: int) -> t.Iterator[oracle.Ca
     chance = random.Random(seed)
     layouts = oracle.all_layouts(oracle.kinds_of(boards.gpu(board)))
     names = {profile.id: profile.name for profile in boards.profiles(board)}
-    for _ in range(number):
+    for _each in range(number):
         before, after = chance.choice(layouts), chance.choice(layouts)
         busy = {slot.span[0] for slot in before if chance.random() < 0.5}
         gpu = boards.gpu(board, instances=[(names[slot.profile_id], slot.span[0]) for slot in before], busy=busy)
