@@ -385,6 +385,7 @@ def steps() -> list[Step]:
         Step("unit", python_tests("tests/unit"), junit(".venv/log/tests-unit.xml"), seconds=60),
         Step("simulator", python_tests("tests/simulator"), junit(".venv/log/tests-simulator.xml"), seconds=60),
         Step("engine", python_tests("tests/engine"), junit(".venv/log/tests-engine.xml"), seconds=60),
+        Step("demo", python_tests("tests/demo"), junit(".venv/log/tests-demo.xml"), seconds=30),
         Step(
             "integration-2.19",
             ansible_test("integration-2.19", BIN, "integration", "--local", "--continue-on-error"),

@@ -47,7 +47,7 @@ class Host:
     def session(self, _binding: object) -> ReadOnlySession:
         """What ``driver.Session`` is here."""
         if isinstance(self.node, DriverError):
-            raise self.node
+            raise self.node  # pylint: disable=raising-non-exception  # it takes the type from __init__
         return ReadOnlySession(self.node)
 
     def load_binding(self, *places: str, trusted: t.Sequence[str] = ()) -> types.ModuleType:
