@@ -95,13 +95,14 @@ class Step(t.NamedTuple):
 
 
 def environment_of(command: Command) -> dict[str, str]:
-    """The environment of a command: nothing of the machine's Ansible settings, and no folder of a shim manager."""
+    """The environment of a command: no settings of this machine's user or Ansible, and no folder of a shim manager."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "PYTEST_"))}
     rest = [
         folder for folder in variables.get("PATH", os.defpath).split(":") if not folder.rstrip("/").endswith("/shims")
     ]
     variables.update(
         PATH=":".join([*map(str, command.path), *rest]),
+        HOME=str(home_of(BIN)),
         LC_ALL="C.UTF-8",
         PYTHONDONTWRITEBYTECODE="1",
         PY_COLORS="0",
@@ -326,7 +327,6 @@ def import_commands() -> list[Command]:
             path=(importer,),
             environment={
                 "GALAXY_IMPORTER_CONFIG": str(settings),
-                "HOME": str(VENV / "home"),
                 "ANSIBLE_COLLECTIONS_PATH": "",
             },
         ),
@@ -497,6 +497,7 @@ def main() -> int:
     options = parser.parse_args()
 
     LOGS.mkdir(parents=True, exist_ok=True)
+    home_of(BIN).mkdir(parents=True, exist_ok=True)
     expected: dict[str, int] = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
     required = {} if options.write_counts else expected
     started = time.monotonic()
