@@ -22,6 +22,7 @@ import typing as t
 
 from .engine import compare, configs, drawing, driver, report
 from .engine.model import DriverError, Gpu, GpuWish, MigError, Node, Plan, Wanted, WishError
+from .engine.profiles import counted
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -137,7 +138,7 @@ def _prediction(node: Node, wanted: Wanted, plan: Plan) -> Result:
         "changed": bool(plan.steps),
         "after": _layouts(after),
         "diff": report.diff_text(node, plan),
-        "msg": _summary(f"would change {_count(sum(bool(p.steps) for p in plan.gpus), 'GPU')}", after, wanted),
+        "msg": _summary(f"would change {counted(sum(bool(p.steps) for p in plan.gpus), 'GPU')}", after, wanted),
     }
 
 
@@ -156,7 +157,7 @@ def _what_was_done(node: Node, wanted: Wanted, outcome: Outcome) -> Result:
         "after": _layouts(outcome.after),
         "diff": report.diff_text(node, outcome.after),
         "uuid_map": outcome.uuid_map or {},
-        "msg": _summary(f"changed {_count(len(changed), 'GPU')}", outcome.after, wanted),
+        "msg": _summary(f"changed {counted(len(changed), 'GPU')}", outcome.after, wanted),
     }
     if outcome.reset_required or outcome.reboot_required:
         gone = [step.gpu for step in outcome.steps_done if step.kind == "destroy_gi"]
@@ -173,7 +174,7 @@ def _waiting(wanted: Wanted, reset: list[int], reboot: list[int], gone: t.Sequen
         actions.append(f"reboot the node for {_indices(reboot)}")
     touched = "no instance was touched"
     if gone:
-        counts = ", ".join(f"{_count(gone.count(gpu), 'GPU instance')} of GPU {gpu}" for gpu in sorted(set(gone)))
+        counts = ", ".join(f"{counted(gone.count(gpu), 'GPU instance')} of GPU {gpu}" for gpu in sorted(set(gone)))
         touched = (
             f"{counts} had to be destroyed for it, since MIG cannot be turned off beside them; no other was touched"
         )
@@ -263,7 +264,7 @@ def _summary(what: str, node: Node, wanted: Wanted) -> str:
     """One line for people: ``all-1g.5gb (generated): as wanted; 8 GPUs with 56 MIG devices.``"""
     gpus = [node.gpus[index] for index in sorted(wanted.wishes)]
     devices = sum(len(instance.compute) for gpu in gpus for instance in gpu.instances)
-    parts = [f"{what}; {_count(len(gpus), 'GPU')} with {_count(devices, 'MIG device')}"]
+    parts = [f"{what}; {counted(len(gpus), 'GPU')} with {counted(devices, 'MIG device')}"]
     left_alone = [index for index in wanted.unlisted if index not in wanted.wishes]
     if left_alone:
         parts.append(f"left alone: {_indices(left_alone)}")
@@ -278,10 +279,6 @@ def _title(wanted: Wanted) -> str:
 
 def _indices(indices: t.Iterable[int]) -> str:
     return "GPU " + ", ".join(str(index) for index in indices)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 # --- the NVML binding ----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import typing as t
 from . import profiles as names
 from .drawing import draw_slots
 from .model import ComputeWish, Gpu, GpuInstance, GpuWish, InstanceWish, Node, Profile, Wanted, WishError
-from .profiles import ProfileName, quoted
+from .profiles import ProfileName, counted, quoted
 
 VERSION = "v1"
 UNLISTED_POLICIES = ("ignore", "disable", "fail")
@@ -416,7 +416,7 @@ def check_expected(node: Node, expected_gpus: t.Any) -> None:
     if expected != len(node.gpus):
         what_differs = "which GPU is missing" if expected > len(node.gpus) else "which GPU was not expected"
         raise WishError(
-            f"this node has {_count(len(node.gpus), 'GPU')}, expected_gpus says {expected}; see with 'lspci -d 10de:' "
+            f"this node has {counted(len(node.gpus), 'GPU')}, expected_gpus says {expected}; see with 'lspci -d 10de:' "
             f"and 'dmesg' {what_differs}, or correct expected_gpus"
         )
 
@@ -499,9 +499,6 @@ def select_gpus(node: Node, gpus: t.Any) -> tuple[tuple[Gpu, ...], bool]:
         raise WishError("gpus is an empty list; give all, or some GPUs by index, UUID or PCI id")
     chosen = {_find_gpu(node, item).index for item in items}
     return tuple(gpu for gpu in node.gpus if gpu.index in chosen), True
-
-
-_select = select_gpus  # its name while it was private
 
 
 def _find_gpu(node: Node, selector: t.Any) -> Gpu:
@@ -689,7 +686,7 @@ def _instances_of_one_profile(gpu: Gpu, profile: Profile, parts: t.Sequence[_Par
         raise _refusal(
             gpu,
             f"has no room for {', '.join(map(str, parts))}: at most {at_most} GPU instances {profile.name} fit, each "
-            f"with {_count(profile.slices, 'compute slice')}",
+            f"with {counted(profile.slices, 'compute slice')}",
             maximum=at_most,
         )
     groups = [(profile.slices,)] * whole + shared
@@ -771,10 +768,6 @@ def _refusal(gpu: Gpu, reason: str, **details: t.Any) -> WishError:
     return WishError(
         f"{named} {reason}", **{**details, "gpu": gpu.index, "pci_bus_id": gpu.pci_bus_id, "uuid": gpu.uuid}
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 # --- and back -------------------------------------------------------------------------------------------------------

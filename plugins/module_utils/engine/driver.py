@@ -40,6 +40,7 @@ from .model import (
     Process,
     Profile,
 )
+from .profiles import counted
 
 OLDEST_DRIVER = 525
 
@@ -189,11 +190,6 @@ def remedy(error: str) -> str:
     return _REMEDIES.get(error, _OTHER_REMEDY)
 
 
-def count(number: t.Optional[int], thing: str) -> str:
-    """``1 slice``, ``2 slices``."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
 def describe(gpu: Gpu) -> str:
     """A GPU in a sentence: ``GPU 0 (00000000:07:00.0, GPU-…)``."""
     facts = ", ".join(fact for fact in (gpu.pci_bus_id, gpu.uuid) if fact)
@@ -340,7 +336,7 @@ class Session:
                 "nvmlGpuInstanceGetComputeInstanceProfileInfo",
                 "NOT_SUPPORTED",
                 index,
-                f"GPU instance {gi_id} offers no compute instance of {count(slices, 'slice')} (it offers: {offered})",
+                f"GPU instance {gi_id} offers no compute instance of {counted(slices, 'slice')} (it offers: {offered})",
             )
         place = placement
         if slices == _largest(table):

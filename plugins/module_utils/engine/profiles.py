@@ -57,6 +57,11 @@ def quoted(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:70]}... ({len(text)} characters)"
 
 
+def counted(number: t.Optional[int], thing: str) -> str:
+    """``1 slice``, ``2 slices``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 # --- names ----------------------------------------------------------------------------------------------------------
 
 

@@ -45,6 +45,7 @@ from .model import (
     Step,
     Wanted,
 )
+from .profiles import counted
 
 OpenSession = t.Callable[[], t.ContextManager[driver.Session]]
 
@@ -562,7 +563,7 @@ def _step_in_words(step: Step) -> str:
         "destroy_ci": f"destroy compute instance {step.ci_id} in GPU instance {where}",
         "destroy_gi": f"destroy GPU instance {where}",
         "create_gi": f"create GPU instance {where}",
-        "create_ci": f"create a compute instance of {driver.count(step.slices, 'slice')} in GPU instance {where}",
+        "create_ci": f"create a compute instance of {counted(step.slices, 'slice')} in GPU instance {where}",
     }.get(step.kind, step.kind)
 
 

@@ -67,11 +67,16 @@ def profile(handle: t.Any, name: str) -> t.Any:
 
 
 def profiles(handle: t.Any) -> list[t.Any]:
-    """All GPU instance profiles, walking the enums as clients do."""
+    """All GPU instance profiles."""
+    return _walk(lambda enum: nv.nvmlDeviceGetGpuInstanceProfileInfo(handle, enum))
+
+
+def _walk(ask: t.Callable[[int], t.Any]) -> list[t.Any]:
+    """What is answered for every enum that there is, walking them as clients do."""
     found = []
     for enum in range(256):
         try:
-            found.append(nv.nvmlDeviceGetGpuInstanceProfileInfo(handle, enum))
+            found.append(ask(enum))
         except nv.NVMLError as error:
             if error.value == nv.NVML_ERROR_INVALID_ARGUMENT:
                 return found
@@ -117,16 +122,7 @@ def gpu_instances(handle: t.Any) -> dict[int, tuple[int, int, int]]:
 
 def compute_profiles(gi: t.Any) -> list[t.Any]:
     """All compute instance profiles of a GPU instance."""
-    found = []
-    for enum in range(256):
-        try:
-            found.append(nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, enum, 0))
-        except nv.NVMLError as error:
-            if error.value == nv.NVML_ERROR_INVALID_ARGUMENT:
-                return found
-            if error.value != nv.NVML_ERROR_NOT_SUPPORTED:
-                raise
-    raise AssertionError("the walk over profiles does not end")
+    return _walk(lambda enum: nv.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, enum, 0))
 
 
 def compute_placements(gi: t.Any, profile_id: int) -> list[tuple[int, int]]:
