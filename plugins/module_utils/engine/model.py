@@ -70,13 +70,48 @@ class Profile(t.NamedTuple):
     compute: t.Optional[tuple[ComputeProfile, ...]] = None
 
 
+class Owner(t.NamedTuple):
+    """Whom a process belongs to, as its control group says; what that does not say is empty.
+
+    ``kind`` is ``unit``, ``container``, ``pod``, ``job``, ``session`` or empty. ``unit`` is the systemd unit nearest to
+    the process, ``runtime`` is docker, containerd, cri-o or podman, ``container`` and ``pod`` are ids, ``job`` and
+    ``step`` are Slurm's, ``session`` is logind's.
+    """
+
+    kind: str = ""
+    unit: str = ""
+    runtime: str = ""
+    container: str = ""
+    pod: str = ""
+    job: str = ""
+    step: str = ""
+    session: str = ""
+
+
 class Process(t.NamedTuple):
-    """A process in one of NVML's process lists. ``used_mib`` is ``None`` where the driver does not say."""
+    """A process that uses a GPU or an instance, because NVML lists it or because it has a device file open.
+
+    ``used_mib`` is ``None`` where the driver does not say. ``kind`` is ``compute`` or ``graphics``, or ``open`` for one
+    that is in no list of the driver. ``opened`` are the device files of this GPU or instance that it has open.
+    ``cooperative`` ones (nvidia-persistenced, nvidia-fabricmanager) hand over to the driver and keep nothing from being
+    changed.
+    """
 
     pid: int
     name: str = ""
     used_mib: t.Optional[int] = None
     kind: str = "compute"
+    owner: Owner = Owner()
+    listed: bool = True
+    opened: tuple[str, ...] = ()
+    cooperative: bool = False
+
+
+class Reservation(t.NamedTuple):
+    """An instance that is promised to somebody who has it not open now: ``Slurm job 123``, told by ``source``."""
+
+    holder: str
+    source: str = ""
 
 
 class ComputeInstance(t.NamedTuple):
@@ -94,6 +129,7 @@ class ComputeInstance(t.NamedTuple):
     uuid: t.Optional[str] = None
     mig_index: t.Optional[int] = None
     processes: tuple[Process, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
 
 class GpuInstance(t.NamedTuple):
@@ -141,6 +177,7 @@ class Gpu(t.NamedTuple):
     profiles: t.Optional[tuple[Profile, ...]] = ()
     instances: tuple[GpuInstance, ...] = ()
     processes: tuple[Process, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
@@ -230,6 +267,8 @@ class GpuPlan(t.NamedTuple):
     """What happens to one GPU. ``after`` is the layout at the end; instances kept have their ids, new ones ``None``.
 
     ``lost_busy`` are the processes whose CI the plan would destroy: with any of them, nothing may be started.
+    ``lost_reserved`` are the promises it would break. ``provisional`` plans were made without the driver's own list of
+    profiles, which an old driver does not give while MIG is off; they are made again when MIG is on.
     """
 
     gpu: int
@@ -237,6 +276,8 @@ class GpuPlan(t.NamedTuple):
     steps: tuple[Step, ...]
     after: tuple[GpuInstance, ...]
     lost_busy: tuple[Process, ...] = ()
+    lost_reserved: tuple[Reservation, ...] = ()
+    provisional: bool = False
 
 
 class Plan(t.NamedTuple):
@@ -248,6 +289,58 @@ class Plan(t.NamedTuple):
     def steps(self) -> tuple[Step, ...]:
         """All steps, GPU by GPU."""
         return tuple(step for gpu in self.gpus for step in gpu.steps)
+
+
+# --- what a change may do ------------------------------------------------------------------------------------------
+
+
+class Client(t.NamedTuple):
+    """A systemd unit that uses GPUs, and the kinds of change it must not run during: instances, mode, reset."""
+
+    unit: str
+    kinds: frozenset[str] = frozenset(("instances", "mode", "reset"))
+
+
+class Orders(t.NamedTuple):
+    """What whoever asks for a change lets it do, and for how long. Times are in seconds.
+
+    ``evict``               none, reserved (may take instances that are only reserved), clients (may also stop the
+                            clients named here)
+    ``clients``             in the order in which they are stopped
+    ``reservations``        as the caller knows them: dicts with ``device`` and ``holder``
+    ``allow_reset``         whether GPUs whose mode stays pending may be reset
+    ``manage_drm``          whether the module nvidia_drm may be unloaded for a reset, and loaded again
+    ``recover``             what becomes of an unfinished change: forward (finished) or back (taken back)
+    ``operation_timeout``   of one call to the driver, or of reading one GPU
+    ``lease``               how long this node is kept for ``run_id`` when it waits for a reset or reboot
+    ``who``                 for records and for others who have to wait
+    """
+
+    evict: str = "none"
+    clients: tuple[Client, ...] = ()
+    reservations: tuple[dict[str, t.Any], ...] = ()
+    allow_reset: bool = False
+    manage_drm: bool = False
+    recover: str = "forward"
+    lock_timeout: float = 300.0
+    operation_timeout: float = 60.0
+    client_timeout: float = 90.0
+    lease: float = 0.0
+    run_id: str = ""
+    who: str = ""
+
+
+class Job(t.NamedTuple):
+    """One change of one node: what is wanted once the node is read, and what it may do.
+
+    ``resolve`` is None when there is nothing to do but to heal an unfinished change. ``resets`` are GPUs to reset
+    whatever their mode is. ``what`` names the job in records: ``mig_config label all-1g.5gb``.
+    """
+
+    resolve: t.Optional[t.Callable[[Node], Wanted]]
+    orders: Orders = Orders()
+    resets: tuple[int, ...] = ()
+    what: str = ""
 
 
 # --- what can go wrong --------------------------------------------------------------------------------------------
