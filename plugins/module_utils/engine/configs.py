@@ -106,7 +106,7 @@ class _Part(t.NamedTuple):
 
 def check_configs(data: t.Any) -> Configs:
     """Check a whole config document, given as plain data. Raises WishError that names the label and the key."""
-    document = _mapping(data, "the config document")
+    document = mapping(data, "the config document")
     _known_keys(document, ("version", "mig-configs"), "the config document")
     if "version" not in document:
         raise WishError(f"the config document has no version; it must say version: {VERSION}")
@@ -120,14 +120,14 @@ def check_configs(data: t.Any) -> Configs:
 def check_entries(data: t.Any, where: str) -> tuple[Entry, ...]:
     """Check the list of entries that stands under a label. ``where`` names it in messages."""
     if not isinstance(data, (list, tuple)):
-        raise WishError(f"{where} must be a list of entries, not {_kind(data)}")
+        raise WishError(f"{where} must be a list of entries, not {kind(data)}")
     if not data:
         raise WishError(f"{where} has no entries; at least one is needed")
     return tuple(_check_entry(each, f"{where}, entry {number}") for number, each in enumerate(data, start=1))
 
 
 def _check_labels(data: t.Any, where: str) -> Configs:
-    by_label = _mapping(data, where)
+    by_label = mapping(data, where)
     if not by_label:
         raise WishError(f"{where} has no labels; at least one is needed")
     labels: dict[str, tuple[Entry, ...]] = {}
@@ -147,7 +147,7 @@ def _check_labels(data: t.Any, where: str) -> Configs:
 def check_label(label: t.Any) -> str:
     """A label as it may be used, without blanks around it or after its commas. Raises WishError for any other text."""
     if not isinstance(label, str):
-        raise WishError(f"a label must be text, not {_kind(label)}")
+        raise WishError(f"a label must be text, not {kind(label)}")
     if "{{" in label or "{%" in label:
         raise WishError(f"label {quoted(label)} is a template that nobody has filled in; give the label itself")
     cleaned = re.sub(r"\s*,\s*", ",", label.strip())
@@ -159,14 +159,14 @@ def check_label(label: t.Any) -> str:
 
 
 def _check_entry(data: t.Any, where: str) -> Entry:
-    entry = _mapping(data, where)
+    entry = mapping(data, where)
     _known_keys(entry, ("devices", "device-filter", "mig-enabled", "mig-devices"), where)
     for key in ("devices", "mig-enabled"):
         if key not in entry:
             raise WishError(f"{where} lacks {key}")
     enabled = entry["mig-enabled"]
     if not isinstance(enabled, bool):
-        raise WishError(f"mig-enabled of {where} must be true or false, not {_kind(enabled)}")
+        raise WishError(f"mig-enabled of {where} must be true or false, not {kind(enabled)}")
     if enabled and entry.get("mig-devices") is None:
         raise WishError(f"{where} enables MIG but lacks mig-devices; write {{}} for MIG without instances")
     given = entry.get("mig-devices")
@@ -185,7 +185,7 @@ def _check_devices(data: t.Any, where: str) -> t.Optional[frozenset[int]]:
     if data == "all":
         return None
     items = data if isinstance(data, (list, tuple)) else [data]
-    indices = [_whole_number(item) for item in items]
+    indices = [whole_number(item) for item in items]
     for item, index in zip(items, indices):
         if index is None:
             raise WishError(f"devices of {where} must be all, a GPU index or a list of these, not {quoted(item)}")
@@ -212,7 +212,7 @@ def _check_filter(data: t.Any, where: str) -> tuple[int, t.Optional[int]]:
 
 
 def _check_instances(data: t.Any, where: str) -> tuple[tuple[ProfileName, int], ...]:
-    counts = _mapping(data, f"mig-devices of {where}")
+    counts = mapping(data, f"mig-devices of {where}")
     checked = []
     for text, count in counts.items():
         try:
@@ -220,7 +220,7 @@ def _check_instances(data: t.Any, where: str) -> tuple[tuple[ProfileName, int], 
         except WishError as error:
             raise WishError(f"mig-devices of {where}: {error}") from None
         if isinstance(count, bool) or not isinstance(count, int):
-            raise WishError(f"count of {text} in {where} must be a whole number, not {_kind(count)}")
+            raise WishError(f"count of {text} in {where} must be a whole number, not {kind(count)}")
         if count < 0:
             raise WishError(f"count of {text} in {where} is {quoted(count)}; it cannot be negative")
         if count > _LARGEST_NUMBER:
@@ -232,9 +232,10 @@ def _check_instances(data: t.Any, where: str) -> tuple[tuple[ProfileName, int], 
     return tuple(checked)
 
 
-def _mapping(data: t.Any, where: str) -> dict[t.Any, t.Any]:
+def mapping(data: t.Any, where: str) -> dict[t.Any, t.Any]:
+    """Data that must be a mapping, as one. ``where`` names it in the WishError for anything else."""
     if not isinstance(data, dict):
-        raise WishError(f"{where} must be a mapping, not {_kind(data)}")
+        raise WishError(f"{where} must be a mapping, not {kind(data)}")
     return data
 
 
@@ -245,7 +246,7 @@ def _known_keys(data: dict[t.Any, t.Any], known: tuple[str, ...], where: str) ->
             raise WishError(f"{where} has an unknown key {quoted(key)}; known are {', '.join(nearest)}")
 
 
-def _kind(value: t.Any) -> str:
+def kind(value: t.Any) -> str:
     """A value of a wrong type in words: ``text '7'``, ``a list``, ``nothing``."""
     if value is None:
         return "nothing"
@@ -260,7 +261,7 @@ def _kind(value: t.Any) -> str:
     return "a list" if isinstance(value, (list, tuple)) else f"a value of type {type(value).__name__}"
 
 
-def _whole_number(value: t.Any) -> t.Optional[int]:
+def whole_number(value: t.Any) -> t.Optional[int]:
     """0, 1, 2 … given as number or as digits, as surveys and command lines do; None above any number of GPUs."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_NUMBER:
         return value
@@ -393,10 +394,10 @@ def resolve(
         elif not listing:
             left_out.append(gpu.index)
             if unlisted == "disable":
-                _check_readable(gpu)
+                check_readable(gpu)
                 wishes[gpu.index] = GpuWish(enabled=False, said="MIG off, as for all GPUs that are not listed")
         else:
-            _check_readable(gpu)
+            check_readable(gpu)
             wishes[gpu.index] = maker.wish(gpu, _only_entry(gpu, listing, choice))
     if left_out and unlisted == "fail":
         raise WishError(
@@ -408,11 +409,12 @@ def resolve(
 
 
 def check_expected(node: Node, expected_gpus: t.Any) -> None:
+    """Refuse a node that does not have as many GPUs as its inventory says; None says nothing."""
     if expected_gpus is None:
         return
-    expected = _whole_number(expected_gpus)
+    expected = whole_number(expected_gpus)
     if expected is None:
-        raise WishError(f"expected_gpus must be a number of GPUs, not {_kind(expected_gpus)}")
+        raise WishError(f"expected_gpus must be a number of GPUs, not {kind(expected_gpus)}")
     if expected != len(node.gpus):
         what_differs = "which GPU is missing" if expected > len(node.gpus) else "which GPU was not expected"
         raise WishError(
@@ -504,12 +506,12 @@ def select_gpus(node: Node, gpus: t.Any) -> tuple[tuple[Gpu, ...], bool]:
 def _find_gpu(node: Node, selector: t.Any) -> Gpu:
     """The one GPU that a selector means: a PCI id, else a UUID, else an index."""
     text = selector.strip() if isinstance(selector, str) else ""
-    index = _whole_number(selector)
+    index = whole_number(selector)
     pci = _PCI.fullmatch(text)
     named_by: t.Callable[[Gpu], object] = _index
     if pci is not None:
         named_by = _pci_bus_id
-        found = [gpu for gpu in node.gpus if _is_at(gpu, pci)]
+        found = [gpu for gpu in node.gpus if is_at(gpu, text)]
     elif text.upper().startswith("GPU-"):
         named_by = _uuid
         found = [gpu for gpu in node.gpus if gpu.uuid.lower() == text.lower()]
@@ -539,9 +541,15 @@ def _uuid(gpu: Gpu) -> object:
     return gpu.uuid
 
 
-def _is_at(gpu: Gpu, pci: re.Match[str]) -> bool:
-    place = _PCI.fullmatch(gpu.pci_bus_id)
-    if place is None:
+def is_pci_id(text: str) -> bool:
+    """Whether this can be the PCI id of a GPU: ``00000000:07:00.0``, ``07:00``."""
+    return _PCI.fullmatch(text) is not None
+
+
+def is_at(gpu: Gpu, pci_id: str) -> bool:
+    """Whether a GPU is at a PCI id in any of its spellings; without a domain, in any domain."""
+    pci, place = _PCI.fullmatch(pci_id), _PCI.fullmatch(gpu.pci_bus_id)
+    if pci is None or place is None:
         return False
     same = all(int(place[part], 16) == int(pci[part], 16) for part in ("bus", "slot"))
     same_domain = pci["domain"] is None or int(place["domain"] or "0", 16) == int(pci["domain"], 16)
@@ -563,24 +571,36 @@ def _refuse_mig_by_name(gpu: Gpu, listing: t.Sequence[Entry], by_name: bool, cho
     """A GPU without MIG is passed over under ``all``, but not when somebody named it to have MIG."""
     for entry in listing:
         if entry.enabled and entry.covers(gpu) and (by_name or entry.devices is not None):
-            raise _refusal(gpu, f"cannot do MIG, but {choice} wants MIG on it by name; leave it out")
+            raise refusal(gpu, f"cannot do MIG, but {choice} wants MIG on it by name; leave it out")
 
 
-def _check_readable(gpu: Gpu) -> None:
+def check_readable(gpu: Gpu) -> None:
+    """Refuse a GPU that does not answer, or does not say its mode: whatever is asked of it would be a guess."""
     if gpu.problems:
         denied = [problem for problem in gpu.problems if problem.error == "NO_PERMISSION"]
         problem = (denied or gpu.problems)[0]
         what = "does not answer a user without privilege" if denied else "does not answer"
-        raise _refusal(gpu, f"{what}: {problem.call} says {problem.error}; {problem.remedy}")
+        raise refusal(gpu, f"{what}: {problem.call} says {problem.error}; {problem.remedy}")
     if gpu.mig_capable is None or gpu.mode_current is None:
-        raise _refusal(gpu, "does not say whether it is in MIG mode; look at what nvidia-smi says about it")
+        raise refusal(gpu, "does not say whether it is in MIG mode; look at what nvidia-smi says about it")
+
+
+def offered_profiles(gpu: Gpu) -> tuple[Profile, ...]:
+    """The profiles that instances of this GPU can have. Raises WishError where nobody can tell."""
+    if gpu.profiles is None:
+        raise refusal(
+            gpu,
+            "has a driver that lists no profiles while MIG is off; turn MIG on first (label all-enabled), or use a "
+            "newer driver",
+        )
+    return gpu.profiles
 
 
 def _only_entry(gpu: Gpu, listing: t.Sequence[Entry], choice: _Choice) -> Entry:
     """The entry for a GPU that ``devices`` speaks of. None, or two that want different things, is an error."""
     covering = [entry for entry in listing if entry.covers(gpu)]
     if not covering:
-        raise _refusal(
+        raise refusal(
             gpu,
             f"is meant by {choice}, but no device-filter there covers its id 0x{gpu.pci_device_id:08X} (subsystem "
             f"0x{gpu.pci_subsystem_id:08X}); add it to a filter or list the GPUs that are meant under devices",
@@ -588,7 +608,7 @@ def _only_entry(gpu: Gpu, listing: t.Sequence[Entry], choice: _Choice) -> Entry:
     first, *others = covering
     for other in others:
         if other.demands() != first.demands():
-            raise _refusal(gpu, f"has two entries in {choice} that differ: {_said(first)} and {_said(other)}")
+            raise refusal(gpu, f"has two entries in {choice} that differ: {_said(first)} and {_said(other)}")
     return first
 
 
@@ -618,17 +638,11 @@ class _WishMaker:
             return GpuWish(enabled=True, mode_only=True, said="MIG on, instances as they are")
         if self._is_empty(entry):
             if not self._allow_empty:
-                raise _refusal(
+                raise refusal(
                     gpu, f"would have MIG on without instances by {self._choice}; if that is meant, set allow_empty"
                 )
             return GpuWish(enabled=True, said="MIG on without instances")
-        if gpu.profiles is None:
-            raise _refusal(
-                gpu,
-                "has a driver that lists no profiles while MIG is off; turn MIG on first (label all-enabled), or use a "
-                "newer driver",
-            )
-        key = (entry, gpu.architecture, gpu.profiles)
+        key = (entry, gpu.architecture, offered_profiles(gpu))
         if key not in self._known:
             self._known[key] = self._work_out(gpu, entry)
         return self._known[key]
@@ -654,7 +668,7 @@ class _WishMaker:
                 parts.append(_Part(profile, name.compute or profile.slices, count))
             return tuple(parts)
         except WishError as error:
-            raise _refusal(gpu, f"has {error}", **error.details) from None
+            raise refusal(gpu, f"has {error}", **error.details) from None
 
 
 def _instances(gpu: Gpu, parts: t.Iterable[_Part]) -> tuple[InstanceWish, ...]:
@@ -676,14 +690,12 @@ def _instances_of_one_profile(gpu: Gpu, profile: Profile, parts: t.Sequence[_Par
     for part in partial:
         if part.compute not in sizes:
             offered = ", ".join(names.name_of(profile, size) for size in sizes)
-            raise _refusal(
-                gpu, f"has no {names.name_of(profile, part.compute)}; inside {profile.name} it has {offered}"
-            )
+            raise refusal(gpu, f"has no {names.name_of(profile, part.compute)}; inside {profile.name} it has {offered}")
     if whole > at_most:
-        raise _refusal(gpu, f"holds at most {at_most} of {profile.name}, not {whole}", maximum=at_most)
+        raise refusal(gpu, f"holds at most {at_most} of {profile.name}, not {whole}", maximum=at_most)
     shared = _share(gpu.architecture, profile, partial, at_most - whole)
     if shared is None:
-        raise _refusal(
+        raise refusal(
             gpu,
             f"has no room for {', '.join(map(str, parts))}: at most {at_most} GPU instances {profile.name} fit, each "
             f"with {counted(profile.slices, 'compute slice')}",
@@ -747,9 +759,9 @@ def _check_fit(gpu: Gpu, wanted: t.Sequence[Profile]) -> None:
     if names.places_for(wanted) is not None:
         exceeded = names.engines_exceeded(wanted, offered)
         engines = " and ".join(f"{needs} {kind} engines of {has}" for kind, (needs, has) in exceeded.items())
-        raise _refusal(gpu, f"{reason}: they would take {engines}{_remedy(wanted, offered)}")
+        raise refusal(gpu, f"{reason}: they would take {engines}{_remedy(wanted, offered)}")
     picture = draw_slots(list(counts.items()), offered)
-    raise _refusal(gpu, f"{reason}{_remedy(wanted, offered)}; they can only be here:\n{picture}", picture=picture)
+    raise refusal(gpu, f"{reason}{_remedy(wanted, offered)}; they can only be here:\n{picture}", picture=picture)
 
 
 def _remedy(wanted: t.Sequence[Profile], offered: tuple[Profile, ...]) -> str:
@@ -762,7 +774,7 @@ def _remedy(wanted: t.Sequence[Profile], offered: tuple[Profile, ...]) -> str:
     return ""
 
 
-def _refusal(gpu: Gpu, reason: str, **details: t.Any) -> WishError:
+def refusal(gpu: Gpu, reason: str, **details: t.Any) -> WishError:
     """An error that names its GPU, in words and in its details."""
     named = f"GPU {gpu.index} ({gpu.name})" if gpu.name else f"GPU {gpu.index}"
     return WishError(

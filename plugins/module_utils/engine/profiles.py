@@ -31,6 +31,21 @@ _ATTRIBUTE = re.compile(r"[+-][a-z.]+")
 _LABEL_ATTRIBUTE = re.compile(r"(?<=g|b)\.(?=[a-z])")
 
 
+# NVML's enum of compute instance profiles (nvml.h): compute slices and variant.
+COMPUTE_PROFILE_ENUMS: dict[int, tuple[int, str]] = {
+    0: (1, ""),
+    1: (2, ""),
+    2: (3, ""),
+    3: (4, ""),
+    4: (7, ""),
+    5: (8, ""),
+    6: (6, ""),
+    7: (1, "rev1"),
+    8: (7, "nvl"),
+}
+COMPUTE_VARIANTS = ("", "rev1", "nvl")
+
+
 class ProfileName(t.NamedTuple):
     """A profile as a person names it. Without ``1c`` ``compute`` is ``None``, and for a bare ``1g`` so is ``gb``."""
 
