@@ -1,0 +1,799 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a node keeps for itself: the layout it shall have, the change it is in, and who is at work.
+
+This file is private to the collection gpufleet.mig and may change at any time.
+
+=============================== ==============================================================================
+``STATE/wanted.json``           the layout that was proven last, GPU by GPU; what a boot restores
+``STATE/previous.json``         the one before
+``STATE/journal.json``          a change that has begun and not ended
+``STATE/reboot.json``           the lease of a run that waits for a reset or reboot
+``STATE/recovery-TXID.json``    the layout that a failed change could not restore
+``RUN/lock``                    who is at work, as text; that somebody is says the kernel's lock on it
+``RUN/result.json``             the outcome of a change whose caller has perhaps not heard of it
+=============================== ==============================================================================
+
+STATE is ``/var/lib/gpufleet-mig``, RUN is ``/run/gpufleet-mig``. All files are JSON with a ``schema``, readable by
+their owner only. A file is written beside its place, brought to the disk and then put there, so that whoever reads
+finds the old one or the new one, also after a power loss. A file that cannot be understood is an error that names it:
+nothing here is ever ignored, and nothing is removed but what the caller says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shlex
+import stat
+import time
+import typing as t
+from datetime import datetime, timezone
+
+from .model import Gpu, MigError, Node, Placement, Step, WishError
+
+if t.TYPE_CHECKING:
+    from .bounded import Watch
+
+Record = dict[str, t.Any]
+
+SCHEMA = 1
+DEFAULT_STATE_DIR = "/var/lib/gpufleet-mig"
+DEFAULT_RUN_DIR = "/run/gpufleet-mig"
+
+# A lease that ends later than this comes from a clock that has been set since, and must not block for ever.
+MAX_LEASE = 3600.0
+
+_MAX_BYTES = 16 * 1024 * 1024
+_POLL_SECONDS = 0.1
+_TXID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
+_SIGKILL_PENDING = 1 << 8
+
+
+class StateError(MigError):
+    """A file of ours cannot be read, understood or written.
+
+    ``details`` has ``file`` and ``reason``: ``damaged``, ``schema``, ``permission``, ``unsafe`` or ``io``.
+    """
+
+
+class LockedError(MigError):
+    """Another run is at work on this node. ``details`` has ``lock``: who, as far as that is known."""
+
+
+class Places(t.NamedTuple):
+    """The two folders: ``state`` outlives a reboot, ``run`` need not."""
+
+    state: str
+    run: str
+
+
+class Journal(t.NamedTuple):
+    """A change that has begun: enough to finish it or to take it back, by whoever comes next.
+
+    ``before`` are dumps (layouts.dump) of all MIG-capable GPUs, ``target`` those of the GPUs that the wish covers as
+    they were planned. ``steps`` are all planned writes: what they would create may exist and is then ours. ``clients``
+    are units that ran and were to be stopped, in the order in which they are started again. ``gpus`` have steps.
+    """
+
+    txid: str
+    boot_id: str
+    started: str
+    who: str
+    what: str
+    label: str
+    before: tuple[Record, ...]
+    target: tuple[Record, ...]
+    steps: tuple[Step, ...]
+    clients: tuple[str, ...] = ()
+    gpus: tuple[int, ...] = ()
+
+
+class Persisted(t.NamedTuple):
+    """A layout that was read back and found right: one dump (layouts.dump) for each GPU."""
+
+    txid: str
+    written: str
+    who: str
+    label: str
+    source: str
+    driver_version: str
+    gpus: tuple[Record, ...]
+
+
+class Lease(t.NamedTuple):
+    """A run keeps the node to itself until ``expires`` (seconds since 1970), because it waits for ``reason``."""
+
+    run_id: str
+    boot_id: str
+    expires: float
+    who: str
+    reason: str
+    gpus: tuple[int, ...] = ()
+
+
+def places(state_dir: t.Optional[str]) -> Places:
+    """The folders of this node, or those below ``state_dir``. Raises WishError."""
+    if not state_dir:
+        return Places(DEFAULT_STATE_DIR, DEFAULT_RUN_DIR)
+    if not os.path.isabs(state_dir):
+        raise WishError(
+            f"state_dir is {state_dir!r}; it must be an absolute path on the node, such as {DEFAULT_STATE_DIR}."
+        )
+    return Places(state_dir, os.path.join(state_dir, "run"))
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot; empty where it cannot be read."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def new_txid() -> str:
+    """A name for a change: its time in UTC and a random part, fit for file and unit names."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}"
+
+
+def utc_now() -> str:
+    """The time as it stands in all files: ``2026-01-31T23:59:59+00:00``."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+# --- the unfinished change -----------------------------------------------------------------------------------------
+
+
+def read_journal(places: Places) -> t.Optional[Journal]:
+    """The change that has begun and not ended; None when there is none. Raises StateError."""
+    path = os.path.join(places.state, "journal.json")
+    data = _read(path)
+    if data is None:
+        return None
+    with _understanding(path):
+        return Journal(
+            txid=_txid(data),
+            boot_id=_text(data, "boot_id"),
+            started=_text(data, "started"),
+            who=_text(data, "who"),
+            what=_text(data, "what"),
+            label=_text(data, "label"),
+            before=_mappings(data, "before"),
+            target=_mappings(data, "target"),
+            steps=tuple(_step(step) for step in _mappings(data, "steps")),
+            clients=_texts(data, "clients"),
+            gpus=_numbers(data, "gpus"),
+        )
+
+
+def write_journal(places: Places, journal: Journal) -> None:
+    """Remember that a change begins; it has reached the disk when this returns. Raises StateError."""
+    steps = [_step_record(step) for step in journal.steps]
+    _write(os.path.join(places.state, "journal.json"), {**journal._asdict(), "steps": steps})
+
+
+def clear_journal(places: Places) -> None:
+    """Remember that the change has ended. Raises StateError."""
+    _remove(os.path.join(places.state, "journal.json"))
+
+
+# --- the layout that a boot restores -------------------------------------------------------------------------------
+
+
+def read_wanted(places: Places) -> t.Optional[Persisted]:
+    """The layout that was proven last; None when there is none. Raises StateError."""
+    return _read_persisted(os.path.join(places.state, "wanted.json"))
+
+
+def read_previous(places: Places) -> t.Optional[Persisted]:
+    """The layout that was wanted before the one that is. Raises StateError."""
+    return _read_persisted(os.path.join(places.state, "previous.json"))
+
+
+def write_wanted(places: Places, persisted: Persisted) -> None:
+    """Remember a layout that was read back. GPUs that it does not have keep theirs. Raises StateError.
+
+    What was wanted becomes the previous layout, unless it is the same: a change that was killed in here and is healed
+    must not take itself for the previous one.
+    """
+    wanted, previous = (os.path.join(places.state, name) for name in ("wanted.json", "previous.json"))
+    former = _read_persisted(wanted)
+    covered = {key for dump in persisted.gpus for key in _identities(dump)}
+    kept = [dump for dump in (former.gpus if former else ()) if covered.isdisjoint(_identities(dump))]
+    merged = persisted._replace(gpus=(*persisted.gpus, *kept))
+    is_new = former is not None and sorted(map(_form, former.gpus)) != sorted(map(_form, merged.gpus))
+    _write(wanted, merged._asdict(), keep_as=previous if is_new else None)
+
+
+def persisted_verdict(persisted: t.Optional[Persisted], node: Node, gpus: t.Optional[t.Collection[int]] = None) -> str:
+    """Whether a boot would restore what is there now: ``match``, ``differ`` or ``absent`` (nothing is remembered).
+
+    With ``gpus`` (indices) only those are looked at, and each has to be remembered. Without, a GPU that nobody
+    remembers must be out of MIG mode, which it keeps by itself. What is remembered of GPUs that are not in the node
+    says nothing about those that are.
+    """
+    if persisted is None:
+        return "absent"
+    for gpu in node.gpus:
+        if gpus is not None and gpu.index not in gpus:
+            continue
+        dump = _remembered(persisted, gpu)
+        if dump is None:
+            if gpus is not None or gpu.mode_current or (gpu.mode_current is None and gpu.mig_capable is not False):
+                return "differ"
+        elif gpu.problems or _form(dump)[1:] != _present_form(gpu):
+            return "differ"
+    return "match"
+
+
+def _read_persisted(path: str) -> t.Optional[Persisted]:
+    data = _read(path)
+    if data is None:
+        return None
+    with _understanding(path):
+        gpus = _mappings(data, "gpus")
+        for dump in gpus:
+            _form(dump)
+        texts = ("written", "who", "label", "source", "driver_version")
+        return Persisted(txid=_txid(data), gpus=gpus, **{key: _text(data, key) for key in texts})
+
+
+def _identities(dump: Record) -> set[str]:
+    return {identity for identity in (dump.get("pci_bus_id"), dump.get("uuid")) if identity}
+
+
+def _remembered(persisted: Persisted, gpu: Gpu) -> t.Optional[Record]:
+    """What is remembered of this GPU: of its place first; elsewhere its UUID finds it, when a board was moved.
+
+    Another UUID at the same place is another board, for which nothing is remembered that could be restored unasked.
+    """
+    at_its_place = next((dump for dump in persisted.gpus if dump.get("pci_bus_id") == gpu.pci_bus_id), None)
+    if at_its_place is not None and at_its_place.get("uuid") == gpu.uuid:
+        return at_its_place
+    return next((dump for dump in persisted.gpus if dump.get("uuid") == gpu.uuid), None)
+
+
+# A layout in a form that can be compared: identity, mode, and each GI with its CIs by what they are and where.
+_Form = tuple[str, t.Optional[bool], tuple[tuple[t.Any, ...], ...]]
+
+
+def _form(dump: Record) -> _Form:
+    """Raises ValueError for a dump that is not one."""
+    instances = []
+    for instance in _mappings(dump, "instances"):
+        place = _placement(instance.get("placement"))
+        compute = sorted(
+            _compute_form(_number(ci, "slices"), str(ci.get("variant") or ""), _placement(ci.get("placement")))
+            for ci in _mappings(instance, "compute_instances")
+        )
+        instances.append((_number(instance, "profile_id"), *place, tuple(compute)))
+    mode = dump.get("mig_current")
+    if mode is not None and not isinstance(mode, bool):
+        raise ValueError("mig_current is not a boolean")
+    return "/".join(sorted(_identities(dump))), mode, tuple(sorted(instances))
+
+
+def _present_form(gpu: Gpu) -> tuple[t.Optional[bool], tuple[tuple[t.Any, ...], ...]]:
+    instances = (
+        (
+            gi.profile.id,
+            *gi.placement,
+            tuple(sorted(_compute_form(ci.slices, ci.variant, ci.placement or Placement(0, 0)) for ci in gi.compute)),
+        )
+        for gi in gpu.instances
+    )
+    return gpu.mode_current, tuple(sorted(instances))
+
+
+def _compute_form(slices: int, variant: str, place: Placement) -> tuple[int, str, int]:
+    """How far a CI that fills its GI reaches is told differently by different drivers; where it starts is not."""
+    return slices, variant, place.start
+
+
+# --- the lease of a run that waits ---------------------------------------------------------------------------------
+
+
+def read_lease(places: Places) -> t.Optional[Lease]:
+    """The lease on this node, valid or not. Raises StateError."""
+    path = os.path.join(places.state, "reboot.json")
+    data = _read(path)
+    if data is None:
+        return None
+    with _understanding(path):
+        expires = data.get("expires")
+        if isinstance(expires, bool) or not isinstance(expires, (int, float)):
+            raise ValueError("expires is not a number")
+        texts = ("run_id", "boot_id", "who", "reason")
+        return Lease(expires=float(expires), gpus=_numbers(data, "gpus"), **{key: _text(data, key) for key in texts})
+
+
+def write_lease(places: Places, lease: Lease) -> None:
+    """Keep this node for one run, for MAX_LEASE at most: a longer one would not be believed. Raises StateError."""
+    expires = min(lease.expires, time.time() + MAX_LEASE)
+    _write(os.path.join(places.state, "reboot.json"), lease._replace(expires=expires)._asdict())
+
+
+def clear_lease(places: Places) -> None:
+    """Give the node back. Raises StateError."""
+    _remove(os.path.join(places.state, "reboot.json"))
+
+
+def lease_blocks(lease: t.Optional[Lease], run_id: str, now: float) -> bool:
+    """Whether this lease keeps the run ``run_id`` from the node at the time ``now`` (seconds since 1970).
+
+    It does so after a reboot too, that being what it is for. It does not when it has expired, when it ends so late
+    that the clock must have been set since, or when it names no run that could come back for it.
+    """
+    if lease is None or not lease.run_id or lease.run_id == run_id:
+        return False
+    return now < lease.expires <= now + MAX_LEASE
+
+
+# --- the result that nobody has taken yet --------------------------------------------------------------------------
+
+
+def read_result(places: Places) -> t.Optional[Record]:
+    """The outcome of a change whose caller has not confirmed to have it. Raises StateError."""
+    return _read(os.path.join(places.run, "result.json"))
+
+
+def write_result(places: Places, result: Record) -> None:
+    """Keep an outcome until its caller has it. Raises StateError."""
+    _write(os.path.join(places.run, "result.json"), result)
+
+
+def clear_result(places: Places) -> None:
+    """The caller has it. Raises StateError."""
+    _remove(os.path.join(places.run, "result.json"))
+
+
+# --- the layout that could not be restored -------------------------------------------------------------------------
+
+
+def write_recovery(places: Places, txid: str, dumps: t.Sequence[Record]) -> str:
+    """Write the layout that a failed change should have restored; returns the path of the file. Raises StateError."""
+    path = os.path.join(places.state, f"recovery-{txid}.json")
+    _write(path, {"txid": txid, "written": utc_now(), "gpus": list(dumps)})
+    return path
+
+
+# --- one at a time -------------------------------------------------------------------------------------------------
+
+
+class Lock:
+    """This process has the node to itself. Made by ``acquire``.
+
+    The kernel's lock says that somebody is at work, and ends with the process; the text in the file says who, and may
+    be of a process that is dead. A child that this process forks does not keep the lock when this process is gone.
+    """
+
+    _held: t.ClassVar[set[int]] = set()
+
+    def __init__(self, descriptor: int, said: Record) -> None:
+        self._descriptor = descriptor
+        self._said = said
+
+    @classmethod
+    @contextlib.contextmanager
+    def acquire(
+        cls, places: Places, txid: str, who: str, what: str, timeout: float, watch: t.Optional[Watch] = None
+    ) -> t.Iterator[Lock]:
+        """Wait up to ``timeout`` seconds for the node, and have it until the end of the ``with`` statement.
+
+        Raises LockedError, which says who has it, and StateError.
+        """
+        descriptor = _wait_for_lock(places, timeout, watch)
+        cls._held.add(descriptor)
+        try:
+            lock = cls(descriptor, {"pid": os.getpid(), "txid": txid, "who": who, "what": what, "since": utc_now()})
+            lock.expect(None)
+            yield lock
+        finally:
+            cls._held.discard(descriptor)
+            os.close(descriptor)
+
+    def expect(self, seconds: t.Optional[float]) -> None:
+        """Say that what is done now ends within so many seconds, for those who wait; None: no word about it."""
+        # Not the time of day, which can be set: this clock is the same for all processes of one boot.
+        deadline = None if seconds is None else time.monotonic() + seconds
+        content = json.dumps({"schema": SCHEMA, **self._said, "deadline": deadline}).encode()
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, content, 0)
+
+    @classmethod
+    def _forget_after_fork(cls) -> None:
+        """In a new child: drop its copies of the locks, which last as long as any copy is open."""
+        for descriptor in cls._held:
+            os.close(descriptor)
+        cls._held.clear()
+
+
+os.register_at_fork(after_in_child=Lock._forget_after_fork)
+
+
+def holder(places: Places) -> t.Optional[Record]:
+    """Who is at work on this node now; None when nobody is. Does not wait and writes nothing. Raises StateError.
+
+    The keys are ``pid``, ``txid``, ``who``, ``what``, ``since`` and ``deadline``, or none when they are not known.
+    """
+    path = os.path.join(places.run, "lock")
+    with _reading(path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        try:
+            if _try_lock(descriptor, fcntl.LOCK_SH):
+                return None
+            return _said_by_holder(os.pread(descriptor, _MAX_BYTES, 0))
+        finally:
+            os.close(descriptor)
+
+
+def in_progress(places: Places) -> t.Optional[Record]:
+    """What is going on or was left unfinished on this node; None when nothing is, or this user may not know.
+
+    The keys are ``txid``, ``who``, ``what``, ``label``, ``started``, ``running`` (somebody is at work now) and
+    ``boot`` (``this`` or ``earlier``); or ``unreadable`` alone, a sentence about the file that should say it.
+    """
+    try:
+        journal = read_journal(places)
+        at_work = holder(places)
+    except StateError as error:
+        return None if error.details["reason"] == "permission" else {"unreadable": str(error)}
+    if journal is not None:
+        return {
+            "txid": journal.txid,
+            "who": journal.who,
+            "what": journal.what,
+            "label": journal.label,
+            "started": journal.started,
+            "running": at_work is not None,
+            "boot": "this" if journal.boot_id == boot_id() else "earlier",
+        }
+    if at_work is None:
+        return None
+    said = {key: at_work.get(key, "") for key in ("txid", "who", "what")}
+    return {**said, "label": "", "started": at_work.get("since", ""), "running": True, "boot": "this"}
+
+
+def _wait_for_lock(places: Places, timeout: float, watch: t.Optional[Watch]) -> int:
+    path = os.path.join(places.run, "lock")
+    # Whoever only looks (holder) has the lock for a moment: a single try in vain proves nothing.
+    give_up_at = time.monotonic() + max(timeout, _POLL_SECONDS)
+    while True:
+        if watch is not None:
+            watch.begin("wait for the lock of this node")
+            watch.check()
+        descriptor = _open_lock(path)
+        if _try_lock(descriptor, fcntl.LOCK_EX) and _is_still_there(descriptor, path):
+            return descriptor
+        content = os.pread(descriptor, _MAX_BYTES, 0)
+        os.close(descriptor)
+        if time.monotonic() >= give_up_at:
+            said = _said_by_holder(content)
+            if watch is not None:
+                watch.begin(f"read the state of process {said.get('pid')}")
+            raise LockedError(_who_has_it(path, said), lock=said)
+        time.sleep(_POLL_SECONDS)
+
+
+def _open_lock(path: str) -> int:
+    with _writing(path):
+        _our_folder(os.path.dirname(path))
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_still_there(descriptor: int, path: str) -> bool:
+    """Whether the file that is locked is the one that others would lock: somebody may have cleaned up meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _said_by_holder(content: bytes) -> Record:
+    """What is written in the lock file; nothing when that is being written just now."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        return {}
+    said: Record = {key: data[key] for key in ("txid", "who", "what", "since") if isinstance(data.get(key), str)}
+    numbers = {key: data[key] for key in ("pid", "deadline") if isinstance(data.get(key), (int, float))}
+    return {**said, **numbers}
+
+
+def _who_has_it(path: str, said: Record, root: str = "/") -> str:
+    pid = said.get("pid")
+    if pid is None:
+        return f"Another run has this node and has not said which (lock {path}): run again when it has ended."
+    who = f" of {printable(said['who'])}" if said.get("who") else ""
+    what = f" ({printable(said['what'])})" if said.get("what") else ""
+    sentence = f"Process {pid}{who}{what} has this node since {printable(said.get('since', 'an unknown time'))}"
+    fate = _fate(path, pid, said.get("deadline"), root)
+    return f"{sentence}{fate or ': run again when it has ended, or wait longer with lock_timeout'}."
+
+
+def _fate(path: str, pid: int, deadline: t.Optional[float], root: str) -> str:
+    """The rest of the sentence about a process that will not give the lock back by itself; empty when it may."""
+    try:
+        with open(os.path.join(root, "proc", str(pid), "status"), encoding="utf-8", errors="replace") as file:
+            status = dict(line.split(":", 1) for line in file if ":" in line)
+    except FileNotFoundError:
+        return f" and has ended, but a process that it started keeps the lock: find it with 'fuser -v {path}'"
+    except OSError:
+        return ""
+    try:
+        killed = any(int(status.get(field, "0"), 16) & _SIGKILL_PENDING for field in ("SigPnd", "ShdPnd"))
+    except ValueError:
+        killed = False
+    if killed or (deadline is not None and time.monotonic() > deadline):
+        return " and was told to end and has not: the driver hangs, reboot the node"
+    if status.get("State", "").strip().startswith("D"):
+        return (
+            " and sleeps in a call that the kernel does not interrupt: if that lasts, the driver hangs, reboot the node"
+        )
+    return ""
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def printable(text: str) -> str:
+    """Text from a file or from outside as one line of bounded length."""
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _read(path: str) -> t.Optional[Record]:
+    """The content of a file of ours; None when it does not exist. Raises StateError."""
+    with _reading(path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        with open(descriptor, "rb") as file:
+            _require_ours(os.path.dirname(path))
+            content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise _damaged(path, f"it has more than {_MAX_BYTES} bytes")
+    if not content:
+        raise _damaged(path, "it is empty")
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"it is not JSON: {printable(str(error))}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
+        raise _damaged(path, "it has no schema")
+    if data["schema"] != SCHEMA:
+        raise StateError(
+            f"{path} was written by another version of gpufleet.mig (schema {data['schema']}, this one reads {SCHEMA}):"
+            f" use that version, or {_move_away(path)}.",
+            file=path,
+            reason="schema",
+        )
+    del data["schema"]
+    return data
+
+
+def _write(path: str, data: Record, keep_as: t.Optional[str] = None) -> None:
+    """Put a file in its place, all of it or nothing; the file that was there stays as ``keep_as``.
+
+    Two fsyncs, whatever the size: of the content before it can be seen under its name, and of the folder.
+    """
+    content = json.dumps({"schema": SCHEMA, **data}, indent=1).encode() + b"\n"
+    folder, name = os.path.split(path)
+    new = os.path.join(folder, f".{name}.new")
+    with _writing(path):
+        _our_folder(folder)
+        _unlink(new)
+        try:
+            _create(new, content)
+        except OSError:
+            _unlink(new)  # on a full disk its part of the content is in the way too
+            raise
+        if keep_as is not None:
+            kept = os.path.join(folder, f".{os.path.basename(keep_as)}.new")
+            _unlink(kept)
+            os.link(path, kept)
+            os.replace(kept, keep_as)
+        os.replace(new, path)
+        _sync_folder(folder)
+
+
+def _create(path: str, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    with _writing(path):
+        if _unlink(path):
+            _sync_folder(os.path.dirname(path))
+
+
+def _unlink(path: str) -> bool:
+    """Remove a file; whether it was there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _our_folder(folder: str) -> None:
+    """Make a folder that only we may enter, where there is none. Raises StateError for one that is not ours alone."""
+    _make_folder(folder)
+    _require_ours(folder)
+
+
+def _make_folder(folder: str) -> None:
+    if os.path.isdir(folder):
+        return
+    parent = os.path.dirname(folder)
+    _make_folder(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    _sync_folder(parent)
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _require_ours(folder: str) -> None:
+    """Root neither believes nor writes files in a folder where others can replace them. Raises StateError."""
+    if os.geteuid() != 0:
+        return
+    status = os.stat(folder)
+    if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StateError(
+            f"{folder} is not used, since others than root can write to it (owner {status.st_uid}, mode"
+            f" {stat.S_IMODE(status.st_mode):04o}): look at what is in it, then give it to root alone with"
+            f" 'chown root {shlex.quote(folder)}; chmod go-w {shlex.quote(folder)}'.",
+            file=folder,
+            reason="unsafe",
+        )
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> t.Iterator[None]:
+    try:
+        yield
+    except PermissionError:
+        raise StateError(
+            f"{path} is readable by root only: run as root, which 'sudo' or 'become: true' does.",
+            file=path,
+            reason="permission",
+        ) from None
+    except OSError as error:
+        raise StateError(
+            f"{path} cannot be read ({error.strerror}): {_move_away(path)}.", file=path, reason="io"
+        ) from None
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> t.Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StateError(
+            f"{path} cannot be written ({error.strerror}): make room, or make its file system writable for root,"
+            " and run again.",
+            file=path,
+            reason="permission" if isinstance(error, PermissionError) else "io",
+        ) from None
+
+
+@contextlib.contextmanager
+def _understanding(path: str) -> t.Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: str, what: str) -> StateError:
+    return StateError(f"{path} is damaged ({what}): {_move_away(path)}.", file=path, reason="damaged")
+
+
+def _move_away(path: str) -> str:
+    return f"move it away with 'mv {shlex.quote(path)} {shlex.quote(path + '.damaged')}' and run again"
+
+
+# --- values in files: ValueError, with words about the key, for one that is not as it must be -----------------------
+
+
+def _text(data: Record, key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is not text")
+    return value
+
+
+def _txid(data: Record) -> str:
+    value = _text(data, "txid")
+    if not _TXID.fullmatch(value):
+        raise ValueError("txid is not one")
+    return value
+
+
+def _number(data: Record, key: str) -> int:
+    value = data.get(key)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{key} is not a number")
+    return value
+
+
+def _items(data: Record, key: str, kind: type[t.Any], words: str) -> tuple[t.Any, ...]:
+    values = data.get(key)
+    if not isinstance(values, list) or not all(type(value) is kind for value in values):
+        raise ValueError(f"{key} is not a list of {words}")
+    return tuple(values)
+
+
+def _mappings(data: Record, key: str) -> tuple[Record, ...]:
+    return _items(data, key, dict, "mappings")
+
+
+def _texts(data: Record, key: str) -> tuple[str, ...]:
+    return _items(data, key, str, "texts")
+
+
+def _numbers(data: Record, key: str) -> tuple[int, ...]:
+    return _items(data, key, int, "numbers")
+
+
+def _placement(value: t.Any) -> Placement:
+    if not isinstance(value, dict):
+        raise ValueError("a placement is not a mapping")
+    return Placement(_number(value, "start"), _number(value, "size"))
+
+
+_STEP_NUMBERS = ("gi_id", "ci_id", "profile_id", "slices")
+_STEP_PLACEMENTS = ("placement", "compute_placement")
+_STEP_TEXTS = ("kind", "name")
+
+
+def _step_record(step: Step) -> Record:
+    record = step._asdict()
+    for key in _STEP_PLACEMENTS:
+        if record[key] is not None:
+            record[key] = record[key]._asdict()
+    return record
+
+
+def _step(record: Record) -> Step:
+    enabled = record.get("enabled")
+    if enabled is not None and not isinstance(enabled, bool):
+        raise ValueError("enabled of a step is not a boolean")
+    numbers = {key: _number(record, key) for key in _STEP_NUMBERS if record.get(key) is not None}
+    placements = {key: _placement(record[key]) for key in _STEP_PLACEMENTS if record.get(key) is not None}
+    texts = {key: _text(record, key) for key in _STEP_TEXTS}
+    fields: Record = {**texts, **numbers, **placements}
+    return Step(gpu=_number(record, "gpu"), enabled=enabled, **fields)
