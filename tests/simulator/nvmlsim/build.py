@@ -11,6 +11,7 @@ differ in the names they export and in nothing else. The folder of a build looks
                                                   535/libnvidia-ml.so.1
                                                   ...
                                                   control/nvmlsim-control.so     nvmlsim_* only, for the command
+                                                  bin/nvidia-smi                 a stand-in, with the library in it
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ COMPILE_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "
 LINK_FLAGS = ("-shared", "-pthread", "-Wl,-Bsymbolic")
 CONTROL_NAME = "nvmlsim-control.so"
 LIBRARY_NAME = "libnvidia-ml.so.1"
+PROGRAM_SOURCE = "nvidia_smi"
+# What the record and faults know besides NVML's functions: name in C, and name for people.
+OTHER_CALLS = {"nvidia_smi_gpu_reset": "nvidia-smi --gpu-reset"}
 
 
 class Symbol(t.NamedTuple):
@@ -61,6 +65,11 @@ class Build(t.NamedTuple):
     def control(self) -> pathlib.Path:
         """The library that only has the functions of the command."""
         return self.folder / "control" / CONTROL_NAME
+
+    @property
+    def programs(self) -> pathlib.Path:
+        """The folder with the stand-in for nvidia-smi."""
+        return self.folder / "bin"
 
 
 def source_folder() -> pathlib.Path:
@@ -143,6 +152,8 @@ def _build(build: Build, sources: pathlib.Path, compiler: tuple[str, ...], symbo
     try:
         work.chmod(0o755)
         objects = _compile(work, sources, compiler, symbols)
+        _link_program(compiler, objects, work / "bin", "nvidia-smi")
+        objects = [path for path in objects if pathlib.Path(path).stem != PROGRAM_SOURCE]
         _link(compiler, objects, work / "control", CONTROL_NAME, ["nvmlsim_*"])
         for branch in build.branches:
             names = [symbol.name for symbol in symbols if symbol.since <= branch]
@@ -160,11 +171,12 @@ def _compile(
     folder.mkdir()
     names = [symbol.name for symbol in symbols]
     (folder / "symbols_generated.h").write_text(
-        "enum {\n" + "".join(f"    F_{name},\n" for name in names) + "    FUNCTION_COUNT\n};\n", encoding="utf-8"
+        "enum {\n" + "".join(f"    F_{name},\n" for name in [*names, *OTHER_CALLS]) + "    FUNCTION_COUNT\n};\n",
+        encoding="utf-8",
     )
     (folder / "symbols_generated.c").write_text(
         '#include "internal.h"\n\nconst char *const function_names[FUNCTION_COUNT] = {\n'
-        + "".join(f'    "{name}",\n' for name in names)
+        + "".join(f'    "{name}",\n' for name in [*names, *OTHER_CALLS.values()])
         + "};\n\n"
         + "".join(f"STUB({name})\n" for name in names),
         encoding="utf-8",
@@ -190,6 +202,11 @@ def _link(
     )
     target = str(folder / name)
     _run([*compiler, *LINK_FLAGS, f"-Wl,-soname,{name}", f"-Wl,--version-script={script}", "-o", target, *objects])
+
+
+def _link_program(compiler: tuple[str, ...], objects: list[str], folder: pathlib.Path, name: str) -> None:
+    folder.mkdir()
+    _run([*compiler, "-pthread", "-o", str(folder / name), *objects])
 
 
 def _run(command: t.Sequence[str]) -> None:

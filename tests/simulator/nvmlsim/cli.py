@@ -85,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument(
         "--rename", action="append", default=[], metavar="OLD=NEW", help="profile name: 3g.40gb=3g.39gb"
     )
+    create.add_argument(
+        "--fabric-manager", choices=("on", "off"), help="a node with NVSwitches: whether its Fabric Manager runs"
+    )
     create.add_argument("--assume", action="append", default=[], metavar="NAME=VALUE", help="see `nvmlsim assumptions`")
 
     add("exec", _exec, "run the command after -- so that it sees the node")
@@ -133,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     add("reboot", lambda options: Simulator(options.state).reboot(), "the node starts anew")
     add("reload", lambda options: Simulator(options.state).reload(), "the driver's kernel modules are loaded anew")
     reset = add(
-        "reset", lambda options: Simulator(options.state).reset(options.gpu), "what nvidia-smi --gpu-reset does"
+        "reset", lambda options: Simulator(options.state).reset(options.gpu), "a GPU is reset, as by nvidia-smi"
     )
     reset.add_argument("--gpu", type=int, required=True, metavar="INDEX")
 
@@ -154,6 +157,7 @@ def _create(options: argparse.Namespace) -> None:
         seed=options.seed,
         assume=_pairs("--assume", options.assume),
         rename=_pairs("--rename", options.rename),
+        fabric_manager={None: None, "on": True, "off": False}[options.fabric_manager],
     )
 
 
@@ -255,7 +259,7 @@ def _fault(options: argparse.Namespace) -> None:
         simulator.clear_faults()
         return
     if options.function is None:
-        raise SimulatorError("fault needs the name of an NVML function, or --clear")
+        raise SimulatorError("fault needs the name of an NVML function, nvidia-smi, or --clear")
     if not (options.code or options.hang or options.kill or options.delay_ms is not None):
         raise SimulatorError("fault needs one of --code, --hang, --kill, --delay-ms")
     simulator.fault(

@@ -159,8 +159,9 @@ def describe_node(
     privileged: str,
     assume: t.Mapping[str, str],
     rename: t.Mapping[str, str],
+    fabric_manager: t.Optional[bool] = None,
 ) -> str:
-    """The whole text."""
+    """The whole text. ``fabric_manager`` is None on a node without NVSwitches."""
     cuda = cuda_version(branch_of(driver))
     node = _line(
         "node",
@@ -169,6 +170,7 @@ def describe_node(
         cuda=cuda,
         persistence="on" if persistence else "off",
         privileged=privileged,
+        fabric_manager={None: "none", True: "on", False: "off"}[fabric_manager],
     )
     broken_counts = assume.get("a30_counts", "wrong") == "wrong"
     lines = [node]

@@ -96,6 +96,7 @@ class Simulator:
         seed: str = "",
         assume: t.Optional[t.Mapping[str, t.Any]] = None,
         rename: t.Optional[t.Mapping[str, str]] = None,
+        fabric_manager: t.Optional[bool] = None,
     ) -> Simulator:
         """Make a node, or make it anew where there is one.
 
@@ -103,7 +104,8 @@ class Simulator:
         ``chips`` has one letter per GPU, N or S, and repeats. ``privileged`` says who passes NVML's check for root:
         root and the ``owner`` of the state file, only ``root``, or ``nobody``. ``seed`` changes all UUIDs.
         ``assume`` answers open questions (``nvmlsim create --help``). ``rename`` gives profiles the name that another
-        driver prints, as ``{"3g.40gb": "3g.39gb"}``.
+        driver prints, as ``{"3g.40gb": "3g.39gb"}``. ``fabric_manager`` makes a node with NVSwitches, and says whether
+        its Fabric Manager runs.
         """
         full = description.full_version(driver)
         answers = {name: str(value) for name, value in (assume or {}).items()}
@@ -117,6 +119,7 @@ class Simulator:
             privileged=privileged,
             assume=answers,
             rename=rename or {},
+            fabric_manager=fabric_manager,
         )
         control.build().library_folder(description.branch_of(full))
         control.create(str(path), text)
@@ -130,11 +133,12 @@ class Simulator:
         return control.build().library_folder(description.branch_of(self.driver))
 
     def env(self, base: t.Optional[t.Mapping[str, str]] = None) -> dict[str, str]:
-        """An environment in which programs see this node: ``base``, or that of this process, and two variables."""
+        """An environment in which programs see this node: ``base``, or that of this process, and three variables."""
         env = dict(os.environ if base is None else base)
         others = env.get("LD_LIBRARY_PATH")
         env["LD_LIBRARY_PATH"] = f"{self.library}:{others}" if others else str(self.library)
         env["NVMLSIM_STATE"] = str(self.path)
+        env["PATH"] = _with_programs(env.get("PATH"))
         return env
 
     def run(self, command: t.Sequence[str], **options: t.Any) -> subprocess.CompletedProcess[str]:
@@ -155,6 +159,7 @@ class Simulator:
                 f"this process has loaded {_attached_library}; {library} needs another process (Simulator.call)"
             )
         os.environ["NVMLSIM_STATE"] = str(self.path)
+        os.environ["PATH"] = _with_programs(os.environ.get("PATH"))
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
         _attached_library = library
 
@@ -302,7 +307,7 @@ class Simulator:
         gpu: t.Optional[int] = None,
     ) -> None:
         """Let calls of ``function`` go wrong; see the fault grammar in README.md."""
-        words = [f"function={function}", f"when={when}"]
+        words = [f'function="{function}"', f"when={when}"]
         words += [
             f"{word}={value}" for word, value in (("nth", nth), ("code", code), ("gpu", gpu)) if value is not None
         ]
@@ -329,8 +334,15 @@ class Simulator:
         self.event("reload")
 
     def reset(self, gpu: int) -> None:
-        """What ``nvidia-smi --gpu-reset -i N`` does."""
+        """The effect of ``nvidia-smi --gpu-reset -i N``, without what that command asks of the other GPUs."""
         self.event(f"reset gpu={gpu}")
+
+
+def _with_programs(path: t.Optional[str]) -> str:
+    """A search path on which the stand-in for nvidia-smi comes first."""
+    ours = str(control.build().programs)
+    others = [folder for folder in (path or os.defpath).split(os.pathsep) if folder != ours]
+    return os.pathsep.join([ours, *others])
 
 
 def _check_board_assumptions(answers: t.Mapping[str, str]) -> None:

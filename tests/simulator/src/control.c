@@ -242,23 +242,35 @@ static int reload(struct edit *edit, char *error, unsigned size)
     return 0;
 }
 
-static int reset(struct edit *edit, int gpu, char *error, unsigned size)
+nvmlReturn_t reset_gpu(struct edit *edit, int gpu)
 {
     const struct node *node = &edit->file->node;
     const struct board *board = &node->gpus[gpu];
     struct live_gpu *live = &edit->live->gpus[gpu];
     if (board->virtualization == VGPU_GUEST || (board->virtualization == PASSTHROUGH && board->needs_reset)) {
-        return failed(error, size, "reset", "Not Supported: the hypervisor owns the reset of this GPU");
+        return NVML_ERROR_NOT_SUPPORTED;
     }
     if (is_held(edit->live, gpu, ANY_LEVEL, ANY_LEVEL, true)) {
-        return failed(error, size, "reset", "In use by another client");
+        return NVML_ERROR_IN_USE;
     }
     forget_instances(live);
     if (board->mig) {
         bool keeps = board->keeps_mode || assumed(node, HOPPER_RESET_KEEPS_MODE) == 0;
         live->current = live->pending = keeps ? live->pending : 0;
     }
-    return 0;
+    return NVML_SUCCESS;
+}
+
+static int reset(struct edit *edit, int gpu, char *error, unsigned size)
+{
+    switch (reset_gpu(edit, gpu)) {
+    case NVML_SUCCESS:
+        return 0;
+    case NVML_ERROR_NOT_SUPPORTED:
+        return failed(error, size, "reset", "Not Supported: the hypervisor owns the reset of this GPU");
+    default:
+        return failed(error, size, "reset", "In use by another client");
+    }
 }
 
 static int event(struct edit *edit, const char *request, char *error, unsigned size)

@@ -25,6 +25,7 @@ struct key {
 #define ENGINE(type, number) offsetof(struct type, engines) + (number) * sizeof(uint32_t), sizeof(uint32_t)
 
 static const char *const privileged_words[] = {"owner", "root", "nobody", NULL};
+static const char *const fabric_manager_words[] = {"none", "on", "off", NULL};
 static const char *const architecture_words[] = {"volta", "turing", "ampere", "ada", "hopper", "blackwell", NULL};
 static const char *const virtualization_words[] = {"none", "passthrough", "vgpu", "host-vgpu", "host-vsga", NULL};
 
@@ -34,6 +35,7 @@ static const struct key node_keys[] = {
     {"cuda", NUMBER, MEMBER(node, cuda), NULL, 0},
     {"persistence", FLAG, MEMBER(node, persistence), NULL, 0},
     {"privileged", CHOICE, MEMBER(node, privileged), privileged_words, ROOT_OR_OWNER},
+    {"fabric_manager", CHOICE, MEMBER(node, fabric_manager), fabric_manager_words, NO_NVSWITCH},
     {NULL, NUMBER, 0, 0, NULL, 0},
 };
 

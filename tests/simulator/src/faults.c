@@ -71,7 +71,7 @@ nvmlReturn_t suffer(const struct effect *effect)
     return (nvmlReturn_t)effect->code;
 }
 
-/* A plain name also means its versions, and nvmlInit means every way to initialise. */
+/* A plain name also means its versions, nvmlInit every way to initialise, nvidia-smi whatever that is asked to do. */
 static bool names_function(const char *pattern, int function)
 {
     const char *name = function_names[function];
@@ -82,7 +82,7 @@ static bool names_function(const char *pattern, int function)
         return true;
     }
     size_t length = strlen(pattern);
-    return strncmp(pattern, name, length) == 0 && fnmatch("_v[0-9]*", name + length, 0) == 0;
+    return strncmp(pattern, name, length) == 0 && (fnmatch("_v[0-9]*", name + length, 0) == 0 || name[length] == ' ');
 }
 
 static bool find_functions(struct fault *fault)

@@ -79,6 +79,9 @@ struct board {
 
 enum privileged { ROOT_OR_OWNER, ROOT_ONLY, NOBODY };
 
+/* On a node with NVSwitches: whether Fabric Manager runs. */
+enum fabric_manager { NO_NVSWITCH, FABRIC_MANAGER_ON, FABRIC_MANAGER_OFF };
+
 /* Questions that the facts leave open; see assumptions.c. */
 enum assumption {
     STRUCT_VERSION_CODE,
@@ -97,7 +100,7 @@ struct node {
     char driver[80], nvml[80];
     int32_t cuda;
     uint32_t branch; /* first number of the driver version */
-    uint32_t privileged, owner;
+    uint32_t privileged, owner, fabric_manager;
     bool persistence;
     uint8_t assumptions[ASSUMPTIONS]; /* index of the chosen answer */
     uint32_t n_gpus;
@@ -276,6 +279,7 @@ void call_argument(struct call *call, int argument, const nvmlPlacement_t *place
 void call_made(struct call *call, int gi, int ci);
 bool is_write_call(int function);
 nvmlReturn_t stub_call(int function);
+bool others_have_a_session(const struct state_file *file);
 
 /* Begin the call, do `work` unless a fault or a missing nvmlInit says otherwise, end it. */
 #define CALL(name, where, work)                                                                                       \
@@ -314,7 +318,7 @@ bool choose_ci_span(const struct node *node, const struct board *board, const st
                     struct span *span);
 int ci_capacity(const struct node *node, const struct board *board, const struct live_gi *gi, int profile);
 
-/* holders.c */
+/* process.c */
 enum { ANY_LEVEL = -2 };
 bool holder_is_alive(const struct holder *holder);
 void drop_dead_holders(struct live *live);
@@ -323,6 +327,9 @@ uint64_t process_start_time(int pid);
 
 /* gi.c: what reset and reboot need too */
 void forget_instances(struct live_gpu *gpu);
+
+/* control.c */
+nvmlReturn_t reset_gpu(struct edit *edit, int gpu);
 
 /* gi.c, ci.c: the live instance a handle means; false when it is stale or no such handle */
 bool live_gi_of(const struct handle *handle, struct live_gpu *copy, struct live_gi **gi);

@@ -45,6 +45,7 @@ static bool name_is_write(const char *name)
         "nvmlVgpuInstanceClear",
         "nvmlSetVgpuVersion",
         "nvmlGpmSetStreaming",
+        "nvidia-smi --gpu-reset",
     };
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
         if (starts_with(name, starts[i])) {
@@ -148,6 +149,39 @@ void call_made(struct call *call, int gi, int ci)
         call->record->gi = (int8_t)gi;
         call->record->ci = (int8_t)ci;
     }
+}
+
+/* ---- sessions of others, found in the record ------------------------------------------------------------------------ */
+
+static bool opens_session(int function)
+{
+    return function == F_nvmlInit || function == F_nvmlInit_v2 || function == F_nvmlInitWithFlags;
+}
+
+static int sessions_of(const struct call_log *log, int pid)
+{
+    int open = 0;
+    for (size_t i = 0; i < RECORDS; i++) {
+        const struct record *record = &log->records[i];
+        if (record->pid == pid && record->code == NVML_SUCCESS) {
+            open += opens_session(record->function) - (record->function == F_nvmlShutdown);
+        }
+    }
+    return open;
+}
+
+/* Whether a process that still lives, other than this one, has initialised NVML and not shut it down: it has the device
+ * files of the GPUs open. One whose beginning has fallen out of the ring is not seen. */
+bool others_have_a_session(const struct state_file *file)
+{
+    for (size_t i = 0; i < RECORDS; i++) {
+        const struct record *record = &file->log.records[i];
+        if (record->pid > 0 && record->pid != (int)getpid() && opens_session(record->function) &&
+            process_start_time(record->pid) > 1 && sessions_of(&file->log, record->pid) > 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
 nvmlReturn_t stub_call(int function)
