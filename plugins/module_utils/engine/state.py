@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -227,7 +228,7 @@ def persisted_verdict(persisted: t.Optional[Persisted], node: Node, gpus: t.Opti
         if dump is None:
             if gpus is not None or gpu.mode_current or (gpu.mode_current is None and gpu.mig_capable is not False):
                 return "differ"
-        elif gpu.problems or _form(dump)[1:] != _present_form(gpu):
+        elif gpu.problems or dump.get("uuid") != gpu.uuid or _form(dump)[1:] != _present_form(gpu):
             return "differ"
     return "match"
 
@@ -249,14 +250,10 @@ def _identities(dump: Record) -> set[str]:
 
 
 def _remembered(persisted: Persisted, gpu: Gpu) -> t.Optional[Record]:
-    """What is remembered of this GPU: of its place first; elsewhere its UUID finds it, when a board was moved.
-
-    Another UUID at the same place is another board, for which nothing is remembered that could be restored unasked.
-    """
-    at_its_place = next((dump for dump in persisted.gpus if dump.get("pci_bus_id") == gpu.pci_bus_id), None)
-    if at_its_place is not None and at_its_place.get("uuid") == gpu.uuid:
-        return at_its_place
-    return next((dump for dump in persisted.gpus if dump.get("uuid") == gpu.uuid), None)
+    """What is remembered of this board, which may have been moved, or of another one that was in its place."""
+    same_board = (dump for dump in persisted.gpus if dump.get("uuid") == gpu.uuid)
+    same_place = (dump for dump in persisted.gpus if dump.get("pci_bus_id") == gpu.pci_bus_id)
+    return next(itertools.chain(same_board, same_place), None)
 
 
 # A layout in a form that can be compared: identity, mode, and each GI with its CIs by what they are and where.
@@ -269,7 +266,11 @@ def _form(dump: Record) -> _Form:
     for instance in _mappings(dump, "instances"):
         place = _placement(instance.get("placement"))
         compute = sorted(
-            _compute_form(_number(ci, "slices"), str(ci.get("variant") or ""), _placement(ci.get("placement")))
+            _compute_form(
+                _number(ci, "slices"),
+                _text(ci, "variant"),
+                None if ci.get("placement") is None else _placement(ci["placement"]),
+            )
             for ci in _mappings(instance, "compute_instances")
         )
         instances.append((_number(instance, "profile_id"), *place, tuple(compute)))
@@ -284,16 +285,16 @@ def _present_form(gpu: Gpu) -> tuple[t.Optional[bool], tuple[tuple[t.Any, ...], 
         (
             gi.profile.id,
             *gi.placement,
-            tuple(sorted(_compute_form(ci.slices, ci.variant, ci.placement or Placement(0, 0)) for ci in gi.compute)),
+            tuple(sorted(_compute_form(ci.slices, ci.variant, ci.placement) for ci in gi.compute)),
         )
         for gi in gpu.instances
     )
     return gpu.mode_current, tuple(sorted(instances))
 
 
-def _compute_form(slices: int, variant: str, place: Placement) -> tuple[int, str, int]:
+def _compute_form(slices: int, variant: str, place: t.Optional[Placement]) -> tuple[int, str, int]:
     """How far a CI that fills its GI reaches is told differently by different drivers; where it starts is not."""
-    return slices, variant, place.start
+    return slices, variant, 0 if place is None else place.start
 
 
 # --- the lease of a run that waits ---------------------------------------------------------------------------------
