@@ -114,12 +114,12 @@ def _is_as_wished(gi: GpuInstance, wish: InstanceWish) -> bool:
 
 
 def _is_ci_as_wished(ci: ComputeInstance, wish: ComputeWish) -> bool:
-    return ci.slices == wish.slices and not ci.variant and wish.placement in (None, ci.placement)
+    return (ci.slices, ci.variant) == (wish.slices, wish.variant) and wish.placement in (None, ci.placement)
 
 
 def _said(wish: InstanceWish) -> str:
     where = "" if wish.placement is None else f" at {wish.placement.start}"
-    return f"{wish.profile.name}{where}{_inside(wish.profile.slices, [(ci.slices, '') for ci in wish.compute])}"
+    return f"{wish.profile.name}{where}{_inside(wish.profile.slices, [(ci.slices, ci.variant) for ci in wish.compute])}"
 
 
 def _described(gi: GpuInstance) -> str:

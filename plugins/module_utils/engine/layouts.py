@@ -16,7 +16,7 @@ with * is needed, and a GPU must be named in at least one of the three ways; eve
     mig_capable: true
     mig_current: true                     # *
     mig_pending: true
-    instances:                            # * unless MIG is off
+    instances:                            # without it, only the mode is wanted and instances stay as they are
       - id: 2
         profile: 3g.20gb                  # * or its id
         profile_id: 9
@@ -101,17 +101,20 @@ class _Instance(t.NamedTuple):
 
 
 class _Saved(t.NamedTuple):
-    """A saved GPU. ``where`` names it in messages: ``GPU 1 of the layout``."""
+    """A saved GPU. ``where`` names it in messages: ``GPU 1 of the layout``; ``number`` is its index.
+
+    ``instances`` is None where only the mode was saved.
+    """
 
     where: str
-    index: t.Optional[int]
+    number: t.Optional[int]
     uuid: str
     pci_bus_id: str
     name: str
     capable: t.Optional[bool]
     current: t.Optional[bool]
     pending: t.Optional[bool]
-    instances: tuple[_Instance, ...]
+    instances: t.Optional[tuple[_Instance, ...]]
 
     def __str__(self) -> str:
         facts = [fact for fact in (self.pci_bus_id, self.uuid, self.name) if fact]
@@ -164,7 +167,7 @@ def load(data: Layout, gpu: t.Optional[Gpu] = None) -> Gpu:
     comes back: processes and reservations are of now, not of then. Raises WishError that names the key.
     """
     saved = _read_gpu(data, "the saved layout")
-    base = Gpu(index=0 if saved.index is None else saved.index) if gpu is None else gpu
+    base = Gpu(index=0 if saved.number is None else saved.number) if gpu is None else gpu
     return base._replace(
         uuid=saved.uuid or base.uuid,
         pci_bus_id=saved.pci_bus_id or base.pci_bus_id,
@@ -172,7 +175,7 @@ def load(data: Layout, gpu: t.Optional[Gpu] = None) -> Gpu:
         mig_capable=base.mig_capable if saved.capable is None else saved.capable,
         mode_current=saved.current,
         mode_pending=saved.current if saved.pending is None else saved.pending,
-        instances=tuple(_loaded(each, base.profiles or (), saved) for each in saved.instances),
+        instances=tuple(_loaded(each, base.profiles or (), saved) for each in saved.instances or ()),
         processes=(),
         reservations=(),
         problems=(),
@@ -291,7 +294,7 @@ def _find(node: Node, saved: _Saved) -> t.Optional[Gpu]:
         moved = next((gpu for gpu in node.gpus if _same(gpu.uuid, saved.uuid)), None)
         there = moved or there
     if there is None and not saved.pci_bus_id and not saved.uuid:
-        there = next((gpu for gpu in node.gpus if gpu.index == saved.index), None)
+        there = next((gpu for gpu in node.gpus if gpu.index == saved.number), None)
     return there
 
 
@@ -324,6 +327,8 @@ def _wish(gpu: Gpu, saved: _Saved) -> GpuWish:
         )
     if not saved.current:
         return GpuWish(enabled=False, said="MIG off, as saved")
+    if saved.instances is None:
+        return GpuWish(enabled=True, mode_only=True, said="MIG on, as saved, and instances as they are")
     if not saved.instances:
         return GpuWish(enabled=True, said="MIG on without instances, as saved")
     offered = configs.offered_profiles(gpu)
@@ -340,24 +345,18 @@ def _instance_wish(gpu: Gpu, offered: tuple[Profile, ...], saved: _Saved, instan
             f"does not offer {_plain(str(instance))}{_id_in_words(instance)}, which {saved} has; it offers"
             f" {', '.join(f'{each.name} (id {each.id})' for each in offered)}",
         )
-    return InstanceWish(profile, tuple(_compute_wish(gpu, profile, ci) for ci in instance.compute), instance.placement)
+    return InstanceWish(profile, tuple(_compute_wish(profile, ci) for ci in instance.compute), instance.placement)
 
 
 def _id_in_words(instance: _Instance) -> str:
     return f" (id {instance.profile_id})" if instance.name and instance.profile_id is not None else ""
 
 
-def _compute_wish(gpu: Gpu, profile: Profile, saved: _Compute) -> ComputeWish:
+def _compute_wish(profile: Profile, saved: _Compute) -> ComputeWish:
     """The CI that fills its GI has one place and one kind there, which only the driver knows: neither is asked for."""
     if saved.slices == profile.slices:
         return ComputeWish(saved.slices)
-    if saved.variant:
-        raise configs.refusal(
-            gpu,
-            f"has a compute instance {names.name_of(profile, saved.slices)} of the kind {saved.variant} in the layout,"
-            " which cannot be asked for; change it to the plain one",
-        )
-    return ComputeWish(saved.slices, saved.placement)
+    return ComputeWish(saved.slices, saved.placement, saved.variant)
 
 
 def _what_there_is(node: Node) -> str:
@@ -393,7 +392,7 @@ def _read(layout: t.Any) -> tuple[_Saved, ...]:
         if schema != SCHEMA:
             raise WishError(f"schema of the layout is {quoted(schema)}; only {SCHEMA} is known")
         layout = layout["gpus"]
-    elif isinstance(layout, dict) and "instances" in layout:
+    elif isinstance(layout, dict) and "mig_current" in layout:
         layout = [layout]
     elif isinstance(layout, dict):
         results = [key for key in ("before", "after", "layout") if key in layout]
@@ -418,17 +417,17 @@ def _read_gpu(data: t.Any, where: str) -> _Saved:
     if pci_bus_id and not configs.is_pci_id(pci_bus_id):
         raise WishError(f"pci_bus_id of {where} is {quoted(pci_bus_id)}, which is no PCI id such as 00000000:07:00.0")
     current = _flag(gpu, "mig_current", where, needed=gpu.get("mig_capable") is not False)
-    instances = tuple(
-        _read_instance(each, f"instance {number} of {where}")
-        for number, each in enumerate(_list(gpu.get("instances") or [], f"instances of {where}"), start=1)
-    )
-    if current and "instances" not in gpu:
-        raise WishError(f"{where} lacks instances; write [] for MIG without instances")
+    instances = None
+    if "instances" in gpu:
+        instances = tuple(
+            _read_instance(each, f"instance {number} of {where}")
+            for number, each in enumerate(_list(gpu["instances"], f"instances of {where}"), start=1)
+        )
     if instances and not current:
         raise WishError(f"{where} has instances while mig_current is not true")
     return _Saved(
         where=where,
-        index=index,
+        number=index,
         uuid=uuid,
         pci_bus_id=pci_bus_id,
         name=name,
@@ -519,7 +518,7 @@ def _read_device(data: t.Any, where: str) -> _Saved:
         raise WishError(f"{where} has GpuInstances while MigMode is 0")
     return _Saved(
         where=where,
-        index=None,
+        number=None,
         uuid=uuid,
         pci_bus_id="",
         name="",

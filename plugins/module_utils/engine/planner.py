@@ -47,6 +47,7 @@ from .profiles import (
     compute_profile,
     compute_sizes,
     engines_exceeded,
+    is_unlisted_compute_placement,
     name_of,
     span,
 )
@@ -67,8 +68,8 @@ class Loss(t.NamedTuple):
 class Cost(t.NamedTuple):
     """The order of preference among layouts: the first term in which two of them differ decides, lower is better.
 
-    ``busy_cis``      CIs destroyed that have a process
-    ``reserved_cis``  CIs destroyed that are promised to somebody; 0 as long as nothing tells reservations
+    ``busy_cis``      CIs destroyed that have a process, other than cooperative ones
+    ``reserved_cis``  CIs destroyed that are promised to somebody, other than busy ones
     ``cis``           CIs destroyed
     ``gis``           GIs destroyed
     ``writes``        create and destroy calls, of GIs and CIs; follows from the two before it as long as every layout
@@ -153,12 +154,12 @@ def plan_gpu(gpu: Gpu, wish: GpuWish) -> GpuPlan:
     else:
         plan = _plan_instances(gpu, wish)
     if waits:
-        return plan._replace(steps=(), lost_busy=())
+        return plan._replace(steps=(), lost_busy=(), lost_reserved=())
     if current and pending:
         return plan
+    plan = plan._replace(steps=(_set_mode(gpu, True), *plan.steps))
     # Either MIG is off, or it is on and the order to turn it off is taken back. Only the first disturbs anybody.
-    disturbed = plan.lost_busy if current else _each_once(plan.lost_busy + gpu.processes)
-    return plan._replace(steps=(_set_mode(gpu, True), *plan.steps), lost_busy=disturbed)
+    return plan if current else _with_loss_of_gpu(plan, gpu)
 
 
 def _plan_off(gpu: Gpu, current: bool, pending: bool) -> GpuPlan:
@@ -166,8 +167,8 @@ def _plan_off(gpu: Gpu, current: bool, pending: bool) -> GpuPlan:
     if not current:
         return GpuPlan(gpu.index, False, (_set_mode(gpu, False),) if pending else (), ())
     steps = (*_destroy_steps(gpu, gpu.instances, ()), _set_mode(gpu, False))
-    lost = [process for gi in gpu.instances for ci in gi.compute for process in ci.processes]
-    return GpuPlan(gpu.index, False, steps, (), _each_once((*lost, *gpu.processes)))
+    plan = _with_loss_of_cis(GpuPlan(gpu.index, False, steps, ()), [ci for gi in gpu.instances for ci in gi.compute])
+    return _with_loss_of_gpu(plan, gpu)
 
 
 def _plan_instances(gpu: Gpu, wish: GpuWish) -> GpuPlan:
@@ -178,13 +179,13 @@ def _plan_instances(gpu: Gpu, wish: GpuWish) -> GpuPlan:
     regrouped = [seat for seat in layout if seat.existing and seat.regrouping.destroyed]
     lost_cis = [ci for gi in destroyed for ci in gi.compute]
     lost_cis += [ci for seat in regrouped for ci in seat.regrouping.destroyed]
-    return GpuPlan(
+    plan = GpuPlan(
         gpu=gpu.index,
         enabled=True,
         steps=(*_destroy_steps(gpu, destroyed, regrouped), *_create_steps(gpu, layout)),
         after=tuple(_instance_after(seat) for seat in layout),
-        lost_busy=_each_once(process for ci in lost_cis for process in ci.processes),
     )
+    return _with_loss_of_cis(plan, lost_cis)
 
 
 def _known_mode(gpu: Gpu) -> tuple[bool, bool]:
@@ -202,6 +203,31 @@ def _known_mode(gpu: Gpu) -> tuple[bool, bool]:
     if gpu.mode_current is None:
         raise WishError(f"GPU {gpu.index} does not say whether its MIG mode is on; reset it.", gpu=gpu.index)
     return gpu.mode_current, gpu.mode_current if gpu.mode_pending is None else gpu.mode_pending
+
+
+def _with_loss_of_cis(plan: GpuPlan, lost: t.Sequence[ComputeInstance]) -> GpuPlan:
+    """The plan, with whom it takes these CIs away from."""
+    return plan._replace(
+        lost_busy=_each_once(process for ci in lost for process in _blocking(ci.processes)),
+        lost_reserved=tuple(dict.fromkeys(reservation for ci in lost for reservation in ci.reservations)),
+    )
+
+
+def _with_loss_of_gpu(plan: GpuPlan, gpu: Gpu) -> GpuPlan:
+    """The plan, also with whom a change of the mode takes the whole GPU away from."""
+    return plan._replace(
+        lost_busy=_each_once((*plan.lost_busy, *_blocking(gpu.processes))),
+        lost_reserved=tuple(dict.fromkeys((*plan.lost_reserved, *gpu.reservations))),
+    )
+
+
+def _blocking(processes: t.Iterable[Process]) -> tuple[Process, ...]:
+    """Those that keep their instance from being taken; cooperative ones hand over to the driver."""
+    return tuple(process for process in processes if not process.cooperative)
+
+
+def _is_only_reserved(ci: ComputeInstance) -> bool:
+    return bool(ci.reservations) and not _blocking(ci.processes)
 
 
 def _each_once(processes: t.Iterable[Process]) -> tuple[Process, ...]:
@@ -308,7 +334,7 @@ def _seats(gpu: Gpu, profile: Profile, wish: InstanceWish) -> t.Iterator[_Seat]:
     if fresh is None:
         raise WishError(
             f"GPU {gpu.index}: a GPU instance {profile.name} cannot hold compute instances of"
-            f" {_sizes_in_words(each.slices for each in wish.compute)} slices together; it has {profile.slices} and"
+            f" {', '.join(map(_compute_in_words, wish.compute))} slices together; it has {profile.slices} and"
             f" takes sizes of {_sizes_in_words(reversed(compute_sizes(profile)))}.",
             gpu=gpu.index,
         )
@@ -342,8 +368,8 @@ def _places_of(gpu: Gpu, profile: Profile, wish: InstanceWish) -> tuple[Placemen
 def _loss(cis: t.Sequence[ComputeInstance], gis: int = 0, writes: int = 0) -> Loss:
     """What it costs to destroy these CIs and so many GIs, with ``writes`` more calls than one for each CI."""
     return Loss(
-        busy_cis=sum(1 for ci in cis if ci.processes),
-        reserved_cis=0,
+        busy_cis=sum(1 for ci in cis if _blocking(ci.processes)),
+        reserved_cis=sum(1 for ci in cis if _is_only_reserved(ci)),
         cis=len(cis),
         gis=gis,
         writes=len(cis) + writes,
@@ -362,21 +388,21 @@ def _regrouping(
 ) -> t.Optional[_Regrouping]:
     """The least loss with which the CIs of a GI become the wanted ones; ``None`` if it cannot hold these at all.
 
-    Busy CIs destroyed count first, then CIs destroyed; the writes follow from their number. Among equals, the new CIs
-    get the places that ``compute_placements`` names first, and the kept ones are those furthest to the left.
+    Busy CIs destroyed count first, then reserved ones, then all; the writes follow from their number. Among equals, the
+    new CIs get the places that ``compute_placements`` names first, and the kept ones are those furthest to the left.
     """
     best: t.Optional[tuple[tuple[t.Any, ...], _Regrouping]] = None
     for kept in _subsets(tuple(sorted(existing, key=_start))):
         destroyed = tuple(ci for ci in existing if ci not in kept)
-        loss = (sum(1 for ci in destroyed if ci.processes), len(destroyed))
-        if best is not None and loss > best[0][:2]:
+        loss = _loss(destroyed)
+        if best is not None and loss > best[0][0]:
             continue
         missing = _missing(kept, wishes)
         created = None if missing is None else _place_compute(gpu, profile, kept, missing)
         if created is None:
             continue
         ranks = tuple(rank for rank, _ci in created)
-        order = (*loss, ranks, tuple(map(_start, kept)))
+        order = (loss, ranks, tuple(map(_start, kept)))
         if best is None or order < best[0]:
             best = order, _Regrouping(kept, destroyed, tuple(ci for _rank, ci in created))
     return best[1] if best else None
@@ -393,9 +419,9 @@ def _missing(kept: t.Iterable[ComputeInstance], wishes: tuple[ComputeWish, ...])
     missing = list(wishes)
     for ci in kept:
         # A wish for exactly this place can only be served by what is there; so it goes before one for any place.
-        suitable = [ComputeWish(ci.slices, ci.placement), ComputeWish(ci.slices)]
+        suitable = [ComputeWish(ci.slices, place, ci.variant) for place in (ci.placement, None)]
         served = next((each for each in suitable if each in missing), None)
-        if served is None or ci.variant:
+        if served is None:
             return None
         missing.remove(served)
     return tuple(missing)
@@ -417,13 +443,13 @@ def _place_compute(
             return ()
         wish = wishes[position]
         repeated = position + 1 < len(wishes) and wishes[position + 1] == wish
-        for rank, placement in enumerate(compute_placements(architecture, profile, wish.slices)):
+        for rank, placement in _compute_places(architecture, profile, wish):
             blocked = span(compute_footprint(architecture, placement))
-            if rank < first or blocked & occupied or wish.placement not in (None, placement):
+            if rank < first or blocked & occupied:
                 continue
             others = place(position + 1, occupied | blocked, rank + 1 if repeated else 0)
             if others is not None:
-                return ((rank, _new_ci(profile, wish.slices, placement)), *others)
+                return ((rank, _new_ci(profile, wish, placement)), *others)
         return None
 
     occupied = 0
@@ -432,19 +458,33 @@ def _place_compute(
     return place(0, occupied, 0)
 
 
-def _new_ci(profile: Profile, slices: int, placement: Placement) -> ComputeInstance:
-    kind = compute_profile(profile, slices)
+def _compute_places(architecture: str, profile: Profile, wish: ComputeWish) -> list[tuple[int, Placement]]:
+    """Where a wanted CI can be, each place with its rank in ``compute_placements``."""
+    usual = compute_placements(architecture, profile, wish.slices, wish.variant)
+    exact = wish.placement
+    if exact is None:
+        return list(enumerate(usual))
+    if exact in usual:
+        return [(usual.index(exact), exact)]
+    if is_unlisted_compute_placement(architecture, profile, wish.slices, wish.variant, exact):
+        return [(len(usual), exact)]
+    return []
+
+
+def _new_ci(profile: Profile, wish: ComputeWish, placement: Placement) -> ComputeInstance:
+    kind = compute_profile(profile, wish.slices, wish.variant)
     return ComputeInstance(
         id=None,
-        slices=slices,
+        slices=wish.slices,
         placement=placement,
+        variant=wish.variant,
         profile_id=kind.id if kind else None,
-        name=name_of(profile, slices),
+        name=name_of(profile, wish.slices),
     )
 
 
-def _compute_wish_order(wish: ComputeWish) -> tuple[bool, int, Placement]:
-    return wish.placement is None, -wish.slices, wish.placement or Placement(0, 0)
+def _compute_wish_order(wish: ComputeWish) -> tuple[bool, int, str, Placement]:
+    return wish.placement is None, -wish.slices, wish.variant, wish.placement or Placement(0, 0)
 
 
 def _compute_order(regrouping: _Regrouping) -> tuple[tuple[int, int], ...]:
@@ -494,6 +534,7 @@ def _create_steps(gpu: Gpu, layout: _Layout) -> t.Iterator[Step]:
                 slices=ci.slices,
                 compute_placement=ci.placement,
                 name=ci.name,
+                variant=ci.variant,
             )
 
 
@@ -538,6 +579,12 @@ def _impossible(gpu: Gpu, wish: GpuWish, why: str) -> WishError:
 
 def _place(placement: Placement) -> str:
     return f"{placement.start}:{placement.size}"
+
+
+def _compute_in_words(wish: ComputeWish) -> str:
+    """``2``, and of an exact layout ``2 at 1:2`` or ``1 (rev1) at 0:2``."""
+    variant = f" ({wish.variant})" if wish.variant else ""
+    return f"{wish.slices}{variant}{f' at {_place(wish.placement)}' if wish.placement else ''}"
 
 
 def _sizes_in_words(sizes: t.Iterable[int]) -> str:

@@ -241,27 +241,33 @@ def compute_sizes(profile: Profile) -> tuple[int, ...]:
     return tuple(sorted({size for size in usual if size < profile.slices} | {profile.slices}, reverse=True))
 
 
-def compute_profile(profile: Profile, slices: int) -> t.Optional[ComputeProfile]:
+def compute_profile(profile: Profile, slices: int, variant: str = "") -> t.Optional[ComputeProfile]:
     """The driver's CI profile of so many slices, ``None`` where it is not listed.
 
     When it fills the GI and there are several, the one with most multiprocessors (H100 1g.20gb has only a wide one);
-    for a part of the GI the plain one.
+    for a part of the GI the one of ``variant``, usually the plain one.
     """
     listed = [each for each in profile.compute or () if each.slices == slices]
     if slices == profile.slices:
         return max(listed, key=lambda each: each.multiprocessors, default=None)
-    return next((each for each in listed if not each.variant), None)
+    return next((each for each in listed if each.variant == variant), None)
 
 
-def compute_placements(gpu_architecture: str, gi_profile: Profile, slices: int) -> tuple[Placement, ...]:
+def compute_placements(
+    gpu_architecture: str, gi_profile: Profile, slices: int, variant: str = ""
+) -> tuple[Placement, ...]:
     """Where a CI of so many slices can be in a GI, preferred ones first; empty when the GI has no such CI.
 
     As the driver listed them. It does so only for an existing GI; for others this is what it is expected to list:
-    starts aligned to the next power of two, and on Ampere after those also every other span that fits.
+    starts aligned to the next power of two, and on Ampere after those also every other span that fits. The rev1 CI of
+    one slice spans two (H100: 0:2 in a 2g.20gb).
     """
-    listed = compute_profile(gi_profile, slices)
+    listed = compute_profile(gi_profile, slices, variant)
     if listed is not None and listed.placements:
         return listed.placements
+    if variant and slices < gi_profile.slices:
+        unknown = gi_profile.compute is None and (slices, variant) == (1, "rev1")
+        return tuple(Placement(start, 2) for start in range(0, gi_profile.slices - 1, 2)) if unknown else ()
     if slices not in compute_sizes(gi_profile):
         return ()
     starts = range(gi_profile.slices - slices + 1)
@@ -269,6 +275,21 @@ def compute_placements(gpu_architecture: str, gi_profile: Profile, slices: int) 
     aligned = [start for start in starts if start % step == 0]
     others = [start for start in starts if start % step] if _is_ampere(gpu_architecture) else []
     return tuple(Placement(start, slices) for start in aligned + others)
+
+
+def is_unlisted_compute_placement(
+    gpu_architecture: str, gi_profile: Profile, slices: int, variant: str, placement: Placement
+) -> bool:
+    """Whether a CI can be in this place of a GI although ``compute_placements`` does not name it.
+
+    Nobody is sent there, but somebody may have saved a CI that was there: Ampere takes any span that fits, also those
+    that it does not list, and how wide a variant is only the saved one tells while no GI lists it.
+    """
+    if placement.start + placement.size > gi_profile.slices:
+        return False
+    if variant:
+        return gi_profile.compute is None and slices < gi_profile.slices
+    return placement.size == slices and slices in compute_sizes(gi_profile) and _is_ampere(gpu_architecture)
 
 
 def compute_footprint(architecture: str, placement: Placement) -> Placement:

@@ -34,11 +34,15 @@ class Slot(t.NamedTuple):
     span: Span
 
 
+ComputeItem = tuple[int, str, t.Optional[Span]]
+"""A wanted CI: slices, variant, exact span or None."""
+
+
 class Item(t.NamedTuple):
-    """A wanted GI: its CIs as (slices, exact span or None), sorted so that equal wishes are equal; its exact span."""
+    """A wanted GI: its CIs, sorted so that equal wishes are equal; its exact span."""
 
     profile_id: int
-    compute: tuple[tuple[int, t.Optional[Span]], ...]
+    compute: tuple[ComputeItem, ...]
     span: t.Optional[Span]
 
 
@@ -71,8 +75,15 @@ TERMS: tuple[Term, ...] = (
     Term("starts", lambda outcome: outcome.starts),
 )
 
-Reserved = frozenset[tuple[int, int]]
-"""Reserved CIs as (GI id, CI id)."""
+
+def is_busy(instance: model.ComputeInstance) -> bool:
+    """Whether somebody works there who does not hand over when the driver asks."""
+    return any(not process.cooperative for process in instance.processes)
+
+
+def is_reserved(instance: model.ComputeInstance) -> bool:
+    """Whether it is promised to somebody who is not at work yet; a busy one counts as busy only."""
+    return bool(instance.reservations) and not is_busy(instance)
 
 
 def rank(outcome: Outcome, terms: t.Sequence[Term] = TERMS) -> tuple[t.Any, ...]:
@@ -174,22 +185,48 @@ def final_layouts(kinds: tuple[Kind, ...], items: tuple[Item, ...]) -> tuple[Fin
     return tuple(found)
 
 
-def compute_windows(architecture: str, profile: model.Profile, slices: int) -> tuple[Span, ...]:
+def compute_windows(architecture: str, profile: model.Profile, slices: int, variant: str = "") -> tuple[Span, ...]:
     """Where a CI can be inside a GI: as the driver lists it, else by the rule of the architecture.
 
     Several kinds of as many slices differ in multiprocessors: the CI that fills a GI is the one with most of them, a
-    smaller CI is the plain one. Ampere places a CI at any start; later chips have a binary tree, in which a span starts
-    at a multiple of the next power of two.
+    smaller CI is the plain one, or another one that is wanted by its variant. Ampere places a CI at any start; later
+    chips have a binary tree, in which a span starts at a multiple of the next power of two. There is no rule for
+    variants but one: rev1 has one slice and the multiprocessors of two, so it is on a pair of slices.
     """
     offered = [each for each in profile.compute or () if each.slices == slices and each.placements]
     if slices == profile.slices:
         offered.sort(key=lambda each: -each.multiprocessors)
     else:
-        offered = [each for each in offered if not each.variant]
+        offered = [each for each in offered if each.variant == variant]
     if offered:
         return tuple(span_of(place) for place in offered[0].placements)
+    if variant:
+        pairs = tuple((start, 2) for start in range(0, profile.slices, 2) if start + 2 <= profile.slices)
+        return pairs if profile.compute is None and variant == "rev1" and slices == 1 else ()
     step = 1 if architecture == "ampere" else power_of_two(slices)
     return tuple((start, slices) for start in range(0, profile.slices - slices + 1, step))
+
+
+def windows_for(architecture: str, profile: model.Profile, item: ComputeItem) -> tuple[Span, ...]:
+    """Where a wanted CI can be. One that was saved with its place can also be where the driver did not list a place.
+
+    That is any span that fits on Ampere, and for a variant that no GI lists, since then nothing contradicts it.
+    """
+    slices, variant, exact = item
+    listed = compute_windows(architecture, profile, slices, variant)
+    if exact is None:
+        return listed
+    return (exact,) if exact in listed or fits_unlisted(architecture, profile, slices, variant, exact) else ()
+
+
+def fits_unlisted(architecture: str, profile: model.Profile, slices: int, variant: str, span: Span) -> bool:
+    """Whether the driver takes a CI on a span that it does not list."""
+    if span[0] + span[1] > profile.slices:
+        return False
+    if variant:
+        return profile.compute is None and slices != profile.slices
+    kinds = {each.slices for each in profile.compute or ()}
+    return architecture == "ampere" and span[1] == slices and (not kinds or slices in kinds)
 
 
 def power_of_two(slices: int) -> int:
@@ -205,7 +242,7 @@ def compute_taken(architecture: str, span: Span) -> frozenset[int]:
 def compute_fits(
     architecture: str,
     profile: model.Profile,
-    wished: tuple[tuple[int, t.Optional[Span]], ...],
+    wished: tuple[ComputeItem, ...],
     kept: t.Sequence[model.ComputeInstance] = (),
 ) -> bool:
     """Whether a GI that has exactly the CIs ``kept`` can be completed to exactly the wished ones."""
@@ -215,16 +252,16 @@ def compute_fits(
     def complete(index: int, unused: tuple[model.ComputeInstance, ...], taken: frozenset[int]) -> bool:
         if index == len(wished):
             return not unused
-        slices, exact = wished[index]
+        slices, variant, exact = wished[index]
         for position, instance in enumerate(unused):
-            fulfils = (
-                instance.slices == slices and not instance.variant and exact in (None, span_of(instance.placement))
-            )
-            if fulfils and complete(index + 1, unused[:position] + unused[position + 1 :], taken):
+            fulfils = (instance.slices, instance.variant) == (slices, variant)
+            if not fulfils or exact not in (None, span_of(instance.placement)):
+                continue
+            if complete(index + 1, unused[:position] + unused[position + 1 :], taken):
                 return True
-        for window in compute_windows(architecture, profile, slices):
+        for window in windows_for(architecture, profile, wished[index]):
             new = compute_taken(architecture, window)
-            if exact in (None, window) and not new & taken and complete(index + 1, unused, taken | new):
+            if not new & taken and complete(index + 1, unused, taken | new):
                 return True
         return False
 
@@ -260,29 +297,29 @@ def outcome_of(cost: Cost, room: int, starts: tuple[int, ...]) -> Outcome:
     return Outcome(*cost, room, starts)
 
 
-def destroying(gi: model.GpuInstance, lost: t.Iterable[model.ComputeInstance], reserved: Reserved) -> Cost:
-    """What it costs to destroy some CIs of a GI."""
+def destroying(lost: t.Iterable[model.ComputeInstance]) -> Cost:
+    """What it costs to destroy some CIs."""
     lost = tuple(lost)
     return Cost(
-        busy=sum(bool(instance.processes) for instance in lost),
-        reserved=sum((gi.id, instance.id) in reserved for instance in lost),
+        busy=sum(map(is_busy, lost)),
+        reserved=sum(map(is_reserved, lost)),
         compute=len(lost),
         writes=len(lost),
     )
 
 
-def choices(architecture: str, gi: model.GpuInstance, item: Item, reserved: Reserved) -> set[Cost]:
+def choices(architecture: str, gi: model.GpuInstance, item: Item) -> set[Cost]:
     """What can be done with an existing GI where the final layout has one of its kind: the costs of every possibility.
 
     Keep it with any subset of its CIs that can be completed, or destroy it and create it again.
     """
     anew = 1 + len(item.compute)
-    possible = {destroying(gi, gi.compute, reserved).plus(Cost(instances=1, writes=1 + anew))}
+    possible = {destroying(gi.compute).plus(Cost(instances=1, writes=1 + anew))}
     for number in range(len(gi.compute) + 1):
         for kept in itertools.combinations(gi.compute, number):
             if compute_fits(architecture, gi.profile, item.compute, kept):
                 lost = [instance for instance in gi.compute if instance not in kept]
-                possible.add(destroying(gi, lost, reserved).plus(Cost(writes=len(item.compute) - number)))
+                possible.add(destroying(lost).plus(Cost(writes=len(item.compute) - number)))
     return possible
 
 
@@ -291,7 +328,7 @@ def items_of(wish: model.GpuWish) -> tuple[Item, ...]:
     items = [
         Item(
             instance.profile.id,
-            tuple(sorted(((ci.slices, ci.placement and span_of(ci.placement)) for ci in instance.compute), key=repr)),
+            tuple(sorted(map(compute_item, instance.compute), key=repr)),
             instance.placement and span_of(instance.placement),
         )
         for instance in wish.instances
@@ -299,15 +336,20 @@ def items_of(wish: model.GpuWish) -> tuple[Item, ...]:
     return tuple(sorted(items, key=repr))
 
 
+def compute_item(wished: model.ComputeWish) -> ComputeItem:
+    """A wanted CI as plain values."""
+    return (wished.slices, wished.variant, wished.placement and span_of(wished.placement))
+
+
 Possibilities = tuple[list[set[Cost]], FinalLayout]
 
 
-def possibilities(gpu: model.Gpu, wish: model.GpuWish, reserved: Reserved = frozenset()) -> t.Iterator[Possibilities]:
+def possibilities(gpu: model.Gpu, wish: model.GpuWish) -> t.Iterator[Possibilities]:
     """For each final layout: the alternatives at each place (choose one of each set and add them up)."""
     kinds = kinds_of(gpu)
     existing = {Slot(gi.profile.id, span_of(gi.placement)): gi for gi in gpu.instances}
     if not wish.enabled:
-        yield [{removal(gi, reserved)} for gi in gpu.instances], FinalLayout({}, 0, ())
+        yield [{removal(gi)} for gi in gpu.instances], FinalLayout({}, 0, ())
         return
     if wish.mode_only:
         starts = tuple(sorted(slot.span[0] for slot in existing))
@@ -325,21 +367,21 @@ def possibilities(gpu: model.Gpu, wish: model.GpuWish, reserved: Reserved = froz
                 alternatives.append({Cost(writes=1 + len(item.compute))})
                 continue
             if (slot, item) not in known:
-                known[slot, item] = choices(gpu.architecture, existing[slot], item, reserved)
+                known[slot, item] = choices(gpu.architecture, existing[slot], item)
             alternatives.append(known[slot, item])
-        alternatives += [{removal(gi, reserved)} for slot, gi in existing.items() if slot not in layout.placed]
+        alternatives += [{removal(gi)} for slot, gi in existing.items() if slot not in layout.placed]
         yield alternatives, layout
 
 
-def removal(gi: model.GpuInstance, reserved: Reserved) -> Cost:
+def removal(gi: model.GpuInstance) -> Cost:
     """What it costs to destroy a GI with all its CIs."""
-    return destroying(gi, gi.compute, reserved).plus(Cost(instances=1, writes=1))
+    return destroying(gi.compute).plus(Cost(instances=1, writes=1))
 
 
-def outcomes(gpu: model.Gpu, wish: model.GpuWish, reserved: Reserved = frozenset()) -> set[Outcome]:
+def outcomes(gpu: model.Gpu, wish: model.GpuWish) -> set[Outcome]:
     """Every outcome that any plan without detours can have; empty when the wish is impossible."""
     found: set[Outcome] = set()
-    for alternatives, layout in possibilities(gpu, wish, reserved):
+    for alternatives, layout in possibilities(gpu, wish):
         sums = {Cost()}
         for alternative in alternatives:
             sums = {so_far.plus(one) for so_far in sums for one in alternative}
@@ -347,11 +389,9 @@ def outcomes(gpu: model.Gpu, wish: model.GpuWish, reserved: Reserved = frozenset
     return found
 
 
-def best(
-    gpu: model.Gpu, wish: model.GpuWish, terms: t.Sequence[Term] = TERMS, reserved: Reserved = frozenset()
-) -> t.Optional[Outcome]:
+def best(gpu: model.Gpu, wish: model.GpuWish, terms: t.Sequence[Term] = TERMS) -> t.Optional[Outcome]:
     """The best outcome in an order of preference; ``None`` when the wish is impossible."""
-    return min(outcomes(gpu, wish, reserved), key=lambda outcome: rank(outcome, terms), default=None)
+    return min(outcomes(gpu, wish), key=lambda outcome: rank(outcome, terms), default=None)
 
 
 # --- replaying a plan -----------------------------------------------------------------------------------------------
@@ -375,7 +415,7 @@ class Replay:
         self.kinds = kinds_of(gpu)
         self.enabled = bool(gpu.mode_current)
         self.layout: dict[Span, model.GpuInstance] = {span_of(gi.placement): gi for gi in gpu.instances}
-        self.lost: list[tuple[int, model.ComputeInstance]] = []
+        self.lost: list[model.ComputeInstance] = []
         self.lost_instances = 0
         self.writes = 0
 
@@ -404,7 +444,7 @@ class Replay:
         span, gi = self._instance(step)
         named = [instance for instance in gi.compute if instance.id == step.ci_id]
         require(len(named) == 1, f"{step}: no such compute instance")
-        self.lost.append((t.cast(int, gi.id), named[0]))
+        self.lost.append(named[0])
         self.layout[span] = gi._replace(compute=tuple(instance for instance in gi.compute if instance is not named[0]))
 
     def _destroy_gi(self, step: model.Step) -> None:
@@ -427,22 +467,23 @@ class Replay:
         require(step.slices and step.compute_placement, f"{step} does not say what or where")
         slices, window = t.cast(int, step.slices), span_of(step.compute_placement)
         architecture = self.gpu.architecture
-        require(window in compute_windows(architecture, gi.profile, slices), f"{step}: no such place in this instance")
+        windows = windows_for(architecture, gi.profile, (slices, step.variant, window))
+        require(windows, f"{step}: no such place in this instance")
         for other in gi.compute:
             taken = compute_taken(architecture, span_of(other.placement)) & compute_taken(architecture, window)
             require(not taken, f"{step}: compute slices are taken")
-        new = model.ComputeInstance(None, slices, model.Placement(*window))
+        new = model.ComputeInstance(None, slices, model.Placement(*window), step.variant)
         self.layout[span] = gi._replace(compute=(*gi.compute, new))
 
     def slots(self) -> tuple[Slot, ...]:
         """The GIs that are there now."""
         return tuple(Slot(gi.profile.id, span) for span, gi in self.layout.items())
 
-    def outcome(self, reserved: Reserved = frozenset()) -> Outcome:
+    def outcome(self) -> Outcome:
         """What the steps carried out so far cost, and what they left."""
         return Outcome(
-            busy_destroyed=sum(bool(instance.processes) for _gi, instance in self.lost),
-            reserved_destroyed=sum((gi_id, instance.id) in reserved for gi_id, instance in self.lost),
+            busy_destroyed=sum(map(is_busy, self.lost)),
+            reserved_destroyed=sum(map(is_reserved, self.lost)),
             compute_destroyed=len(self.lost),
             instances_destroyed=self.lost_instances,
             writes=self.writes,
@@ -472,8 +513,11 @@ def check_plan(gpu: model.Gpu, wish: model.GpuWish, plan: model.GpuPlan) -> Outc
         sorted(map(described, plan.after)) == sorted(map(described, replay.layout.values())),
         "the plan says another layout than its steps lead to",
     )
-    lost_busy = [process for _gi, instance in replay.lost for process in instance.processes]
+    lost_busy = [process for instance in replay.lost for process in instance.processes if not process.cooperative]
     require(sorted(map(repr, plan.lost_busy)) == sorted(map(repr, lost_busy)), "lost_busy is not who loses a CI")
+    promises = {promise for instance in replay.lost for promise in instance.reservations}
+    require(set(plan.lost_reserved) == promises, "lost_reserved is not which promises are broken")
+    require(len(plan.lost_reserved) == len(promises), "lost_reserved names a promise twice")
     return replay.outcome()
 
 
@@ -492,11 +536,12 @@ def is_wanted(gi: model.GpuInstance, wanted: model.InstanceWish) -> bool:
     """Whether one GI is what one wish says."""
     if gi.profile.id != wanted.profile.id or wanted.placement not in (None, gi.placement):
         return False
-    if any(instance.variant for instance in gi.compute) or len(gi.compute) != len(wanted.compute):
+    if len(gi.compute) != len(wanted.compute):
         return False
     return any(
         all(
-            instance.slices == ci.slices and ci.placement in (None, instance.placement)
+            (instance.slices, instance.variant) == (ci.slices, ci.variant)
+            and ci.placement in (None, instance.placement)
             for instance, ci in zip(order, wanted.compute)
         )
         for order in itertools.permutations(gi.compute)
@@ -520,7 +565,6 @@ class Case(t.NamedTuple):
 
     gpu: model.Gpu
     wish: model.GpuWish
-    reserved: Reserved = frozenset()
 
 
 class Part(t.NamedTuple):
@@ -553,12 +597,24 @@ def wish_for(gpu: model.Gpu, layout: t.Iterable[Slot], exact: bool = False) -> m
     )
 
 
+def exactly(gi: model.GpuInstance) -> model.InstanceWish:
+    """The wish to have this GI as it is, where it is; of the CI that fills it there is only one, so without place."""
+    compute = tuple(
+        model.ComputeWish(
+            instance.slices, None if instance.slices == gi.profile.slices else instance.placement, instance.variant
+        )
+        for instance in gi.compute
+    )
+    return model.InstanceWish(gi.profile, compute, gi.placement)
+
+
 class CaseMaker:
     """Random cases of one board, the same ones for the same seed.
 
-    Before: any possible layout; GIs filled, without CI, or partly filled with smaller CIs anywhere; some CIs busy; CI
-    placements listed by the driver or not; MIG off. Wanted: another layout, a change of the present one, impossible
-    combinations, partial CIs, exact layouts, MIG off, only the mode.
+    Before: any possible layout; GIs filled, without CI, or partly filled with smaller CIs anywhere; some CIs busy, or
+    reserved, or both, or with a cooperative process; CI placements listed by the driver or not; MIG off. Wanted:
+    another layout, a change of the present one, impossible combinations, partial CIs and variants of them, exact
+    layouts, MIG off, only the mode.
     """
 
     def __init__(self, board: str, seed: int) -> None:
@@ -578,13 +634,7 @@ class CaseMaker:
         gpu = self._furnish(gpu_with(self.board, self._layout()))
         if self._by_chance(0.05):
             gpu = gpu._replace(mode_current=False, mode_pending=False, instances=(), processes=())
-        reserved = frozenset(
-            (t.cast(int, gi.id), t.cast(int, instance.id))
-            for gi in gpu.instances
-            for instance in gi.compute
-            if not instance.processes and self._by_chance(0.3)
-        )
-        return Case(gpu, self._wish(gpu), reserved)
+        return Case(gpu, self._wish(gpu))
 
     def _layout(self) -> tuple[Slot, ...]:
         """Any layout; those of few large GIs as often as those of many small ones, which are far more."""
@@ -633,26 +683,39 @@ class CaseMaker:
         return chosen
 
     def _parts(self, architecture: str, profile: model.Profile) -> list[Part]:
-        """All CIs that a GI can have, the wide ones too; where the driver lists no places, also those of the rule."""
+        """All CIs that a GI can have, the wide ones too; where the driver lists no places, also those of the rule.
+
+        On Ampere also those that somebody put where the driver does not list a place but takes it.
+        """
         offered = boards.compute_profiles(self.board, profile.name)
         parts = {
             Part(each.slices, "" if each.slices == profile.slices else each.variant, span_of(place))
             for each in offered
             for place in each.placements
         }
-        if profile.compute is None:
+        if profile.compute is None or architecture == "ampere":
+            profile = profile._replace(compute=None)
             for slices in {each.slices for each in offered if each.slices < profile.slices}:
                 parts |= {Part(slices, "", span) for span in compute_windows(architecture, profile, slices)}
         return sorted(parts)
 
     def _compute_instance(self, number: int, part: Part, busy_share: float) -> model.ComputeInstance:
-        busy = self._by_chance(busy_share)
+        processes = []
+        if self._by_chance(busy_share):
+            processes.append(model.Process(self.random.randrange(1000, 99999), "python"))
+        if self._by_chance(0.1):
+            pid = self.random.randrange(100000, 999999)
+            processes.append(model.Process(pid, "nvidia-persiste", kind="open", listed=False, cooperative=True))
+        promises = self.random.choice((0, 0, 0, 0, 0, 1, 1, 2))
         return model.ComputeInstance(
             id=number,
             slices=part.slices,
             placement=model.Placement(*part.span),
             variant=part.variant,
-            processes=(model.Process(self.random.randrange(1000, 99999), "python"),) if busy else (),
+            processes=tuple(processes),
+            reservations=tuple(
+                model.Reservation(f"job {self.random.randrange(10)}", "test") for _each in range(promises)
+            ),
         )
 
     def _wish(self, gpu: model.Gpu) -> model.GpuWish:
@@ -688,6 +751,8 @@ class CaseMaker:
             kept.append(Slot(gi.profile.id, span_of(gi.placement)))
             compute = tuple(model.ComputeWish(instance.slices) for instance in gi.compute)
             as_it_is = model.InstanceWish(gi.profile, tuple(sorted(compute, key=lambda wish: -wish.slices)))
+            if self._by_chance(0.2):
+                as_it_is = exactly(gi)
             instances.append(as_it_is if self._by_chance(0.7) else self._instance(gpu, gi.profile))
         by_id = {profile.id: profile for profile in gpu.profiles or ()}
         for _each in range(self.random.randint(0, 3)):
@@ -707,15 +772,17 @@ class CaseMaker:
             sizes = []
         else:
             # Mostly sizes that fit together, sometimes any whose sum is small enough.
-            parts = [part for part in self._some_parts(gpu.architecture, profile) if not part.variant]
-            sizes = [part.slices for part in parts]
+            parts = self._some_parts(gpu.architecture, profile)
+            sizes = [part.slices for part in parts if not part.variant]
             if self._by_chance(0.3):
                 sizes = []
                 while sum(sizes) < profile.slices and self._by_chance(0.8):
                     sizes.append(self.random.choice(self._parts(gpu.architecture, profile)).slices)
             elif place is not None and self._by_chance(0.5):
                 parts.sort(key=lambda part: -part.slices)
-                wishes = tuple(model.ComputeWish(part.slices, model.Placement(*part.span)) for part in parts)
+                wishes = tuple(
+                    model.ComputeWish(part.slices, model.Placement(*part.span), part.variant) for part in parts
+                )
                 return model.InstanceWish(profile, wishes, place)
         compute = tuple(model.ComputeWish(slices) for slices in sorted(sizes, reverse=True))
         return model.InstanceWish(profile, compute, place)
@@ -726,14 +793,21 @@ def plainly(case: Case) -> str:
     before = []
     for gi in case.gpu.instances:
         compute = [
-            (instance.id, instance.slices, instance.variant, span_of(instance.placement), bool(instance.processes))
+            (
+                instance.id,
+                instance.slices,
+                instance.variant,
+                span_of(instance.placement),
+                is_busy(instance),
+                is_reserved(instance),
+            )
             for instance in gi.compute
         ]
         before.append((gi.id, gi.profile.name, span_of(gi.placement), compute))
     wanted = []
     for wish in case.wish.instances:
-        sizes = [(ci.slices, ci.placement and span_of(ci.placement)) for ci in wish.compute]
-        wanted.append((wish.profile.name, sizes, wish.placement and span_of(wish.placement)))
+        compute_items = [compute_item(ci) for ci in wish.compute]
+        wanted.append((wish.profile.name, compute_items, wish.placement and span_of(wish.placement)))
     listed = [profile.name for profile in case.gpu.profiles or () if profile.compute is not None]
     return (
         f"{case.gpu.name}, MIG {case.gpu.mode_current}, CI placements listed for {listed}\n"

@@ -158,20 +158,50 @@ def test_with_nobody_at_work_the_fewest_compute_instances_go() -> None:
 
 def test_a_reserved_instance_is_spared_after_busy_ones_and_before_all_others() -> None:
     gpu = boards.gpu(A100, instances=[("1g.5gb", start) for start in range(5)])
-    ids = {gi.placement.start: t.cast(int, gi.id) for gi in gpu.instances}
     wanted = wish(gpu, "3g.20gb", *["1g.5gb"] * 3)
     # One too many in any case. Without reservation 3g goes to 4 and the surplus one of 0 to 3 goes too.
     best = oracle.best(gpu, wanted)
     assert best is not None
     assert best.compute_destroyed == 2
     # With it, 3g goes to 0, at the price of four idle ones of which two come back.
-    best = oracle.best(gpu, wanted, reserved=frozenset({(ids[4], 0)}))
+    best = oracle.best(reserved(gpu, 4), wanted)
     assert best is not None
     assert (best.reserved_destroyed, best.compute_destroyed) == (0, 4)
     busy = boards.gpu(A100, instances=[("1g.5gb", start) for start in range(5)], busy={0, 1, 2})
-    best = oracle.best(busy, wanted, reserved=frozenset({(ids[4], 0)}))
+    best = oracle.best(reserved(busy, 4), wanted)
     assert best is not None
     assert (best.busy_destroyed, best.reserved_destroyed, best.compute_destroyed) == (0, 1, 2)
+
+
+def test_a_busy_instance_that_is_reserved_too_counts_as_busy_only() -> None:
+    gpu = boards.gpu(A30, instances=[("1g.6gb", 0)], busy={0})
+    best = oracle.best(reserved(gpu, 0), wish(gpu, "4g.24gb"))
+    assert best is not None
+    assert (best.busy_destroyed, best.reserved_destroyed) == (1, 0)
+
+
+def test_a_cooperative_process_makes_an_instance_neither_busy_nor_any_less_reserved() -> None:
+    gpu = boards.gpu(A30, instances=[("1g.6gb", 0)], busy={0})
+    gi = gpu.instances[0]
+    handing_over = tuple(process._replace(cooperative=True) for process in gi.compute[0].processes)
+    gpu = gpu._replace(instances=(gi._replace(compute=(gi.compute[0]._replace(processes=handing_over),)),))
+    for each, number in ((gpu, 0), (reserved(gpu, 0), 1)):
+        best = oracle.best(each, wish(gpu, "4g.24gb"))
+        assert best is not None
+        assert (best.busy_destroyed, best.reserved_destroyed) == (0, number)
+
+
+def reserved(gpu: model.Gpu, *starts: int) -> model.Gpu:
+    """The GPU with the CIs of the GIs at these places promised to somebody."""
+    promise = (model.Reservation("job 1"),)
+    return gpu._replace(
+        instances=tuple(
+            gi._replace(compute=tuple(instance._replace(reservations=promise) for instance in gi.compute))
+            if gi.placement.start in starts
+            else gi
+            for gi in gpu.instances
+        )
+    )
 
 
 def test_an_empty_gpu_instance_goes_before_one_with_a_compute_instance() -> None:
@@ -367,10 +397,9 @@ EQUIVALENT = {
 def hand_made_cases() -> list[oracle.Case]:
     """Cases that a random sample seldom has: one reserved CI against several idle ones, one CI against two orphans."""
     idle = boards.gpu(A100, instances=[("1g.5gb", start) for start in range(5)])
-    last = next(gi for gi in idle.instances if gi.placement.start == 4)
     orphans = boards.gpu(A30, instances=[("1g.6gb", 0, []), ("1g.6gb", 1, []), ("1g.6gb", 2)])
     return [
-        oracle.Case(idle, wish(idle, "3g.20gb", *["1g.5gb"] * 3), reserved=frozenset({(t.cast(int, last.id), 0)})),
+        oracle.Case(reserved(idle, 4), wish(idle, "3g.20gb", *["1g.5gb"] * 3)),
         oracle.Case(orphans, wish(orphans, "2g.12gb", "1g.6gb", "1g.6gb")),
     ]
 
@@ -385,7 +414,7 @@ def sample() -> Sample:
     cases = [case for board, number in boards_and_numbers for case in oracle.CaseMaker(board, 11).cases(number)]
     found = []
     for case in [*hand_made_cases(), *cases]:
-        outcomes = oracle.outcomes(case.gpu, case.wish, case.reserved)
+        outcomes = oracle.outcomes(case.gpu, case.wish)
         if outcomes:
             found.append((case, outcomes))
     return found

@@ -104,6 +104,16 @@ def test_the_random_changes_are_of_every_kind(board: str) -> None:
         "impossible": sum(outcome is None for outcome in best),
         "nothing to do": sum(outcome is not None and outcome.writes == 0 for outcome in best),
         "a busy CI is lost": sum(outcome is not None and outcome.busy_destroyed > 0 for outcome in best),
+        "a reserved CI is lost": sum(outcome is not None and outcome.reserved_destroyed > 0 for outcome in best),
+        "reserved CIs, none is lost": sum(
+            outcome is not None
+            and outcome.reserved_destroyed == 0
+            and any(oracle.is_reserved(instance) for gi in case.gpu.instances for instance in gi.compute)
+            for case, outcome in zip(cases, best)
+        ),
+        "cooperative process before": sum(
+            process.cooperative for gi in before for instance in gi.compute for process in instance.processes
+        ),
         "busy CIs, none is lost": sum(
             outcome is not None and outcome.busy_destroyed == 0 and bool(case.gpu.processes)
             for case, outcome in zip(cases, best)
@@ -112,6 +122,7 @@ def test_the_random_changes_are_of_every_kind(board: str) -> None:
         "several CIs in a GI before": sum(len(gi.compute) > 1 for gi in before),
         "several CIs in a GI wanted": sum(len(instance.compute) > 1 for instance in wanted),
         "exact place wanted": sum(instance.placement is not None for instance in wanted),
+        "exact place of a CI wanted": sum(ci.placement is not None for instance in wanted for ci in instance.compute),
         "MIG off before": sum(not case.gpu.mode_current for case in cases),
         "MIG off wanted": sum(not case.wish.enabled for case in cases),
         "only the mode wanted": sum(case.wish.mode_only for case in cases),
@@ -129,14 +140,34 @@ def blind_to_processes(gpu: model.Gpu, wish: model.GpuWish) -> model.GpuPlan:
     )
     plan = planner.plan_gpu(gpu._replace(instances=idle), wish)
     destroyed = {(step.gi_id, step.ci_id) for step in plan.steps if step.kind == "destroy_ci"}
-    processes = tuple(
-        process
-        for gi in gpu.instances
-        for instance in gi.compute
-        if (gi.id, instance.id) in destroyed
-        for process in instance.processes
-    )
+    lost = [instance for gi in gpu.instances for instance in gi.compute if (gi.id, instance.id) in destroyed]
+    processes = tuple(process for instance in lost for process in instance.processes if not process.cooperative)
     return plan._replace(lost_busy=processes)
+
+
+def blind_to_reservations(gpu: model.Gpu, wish: model.GpuWish) -> model.GpuPlan:
+    """Plans as if nothing were promised, and is honest afterwards about which promises it breaks."""
+    free = tuple(
+        gi._replace(compute=tuple(instance._replace(reservations=()) for instance in gi.compute))
+        for gi in gpu.instances
+    )
+    plan = planner.plan_gpu(gpu._replace(instances=free), wish)
+    destroyed = {(step.gi_id, step.ci_id) for step in plan.steps if step.kind == "destroy_ci"}
+    lost = [instance for gi in gpu.instances for instance in gi.compute if (gi.id, instance.id) in destroyed]
+    promises = dict.fromkeys(promise for instance in lost for promise in instance.reservations)
+    after = {gi.id: gi for gi in gpu.instances}
+    kept = {(gi.id, instance.id): instance for gi in gpu.instances for instance in gi.compute}
+    return plan._replace(
+        lost_reserved=tuple(promises),
+        after=tuple(
+            gi
+            if gi.id is None
+            else after[gi.id]._replace(
+                compute=tuple(kept.get((gi.id, instance.id), instance) for instance in gi.compute)
+            )
+            for gi in plan.after
+        ),
+    )
 
 
 def content_with_the_highest_places(gpu: model.Gpu, wish: model.GpuWish) -> model.GpuPlan:
@@ -149,7 +180,10 @@ def content_with_the_highest_places(gpu: model.Gpu, wish: model.GpuWish) -> mode
     exact = tuple(
         model.InstanceWish(
             by_id[slot.profile_id],
-            tuple(model.ComputeWish(slices, place and model.Placement(*place)) for slices, place in item.compute),
+            tuple(
+                model.ComputeWish(slices, place and model.Placement(*place), variant)
+                for slices, variant, place in item.compute
+            ),
             model.Placement(*slot.span),
         )
         for slot, item in highest.placed.items()
@@ -167,7 +201,9 @@ def idle(gpu: model.Gpu, wish: model.GpuWish) -> model.GpuPlan:
     return model.GpuPlan(gpu.index, wish.enabled, (), gpu.instances)
 
 
-@pytest.mark.parametrize("wrong", [blind_to_processes, content_with_the_highest_places, refusing, idle])
+@pytest.mark.parametrize(
+    "wrong", [blind_to_processes, blind_to_reservations, content_with_the_highest_places, refusing, idle]
+)
 def test_a_wrong_planner_is_noticed(wrong: Planner) -> None:
     cases = list(oracle.CaseMaker(A100, 1).cases(200))
     assert sum(disagreement(case, wrong) is not None for case in cases) >= 3
