@@ -1,0 +1,606 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Clients of the GPUs that may be stopped for a change and are started again after it: systemd units.
+
+This file is private to the collection gpufleet.mig and may change at any time.
+
+Only units that are active are stopped, one after the other, and exactly those are started again, in reverse order. No
+unit is enabled, disabled or unmasked, and systemd is never made to read its files again. What stopping a unit would
+take along, and what could not be started again, is refused before anything is stopped.
+
+systemd is asked through its own commands, without a shell, each with a deadline: a bus that does not answer must not
+hold up the node. Names of units and what the commands print are data.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import typing as t
+
+from .model import Client, MigError, WishError
+
+if t.TYPE_CHECKING:
+    from .bounded import Watch
+    from .state import Places
+
+KINDS = ("instances", "mode", "reset")
+# Starting a target also starts what was off before, and slices, scopes and devices cannot be started at all.
+_TYPES = ("service", "socket", "timer", "path")
+_OTHER_TYPES = ("target", "slice", "scope", "device", "mount", "automount", "swap", "snapshot")
+_UNIT_NAME = re.compile(r"[A-Za-z0-9:_.@\\-]+")
+_LONGEST_NAME = 255
+
+# activating includes a service that waits to be restarted after it failed; "exited" is a sub-state of active.
+_UP = ("active", "activating", "reloading", "refreshing")
+_PROPERTIES = (
+    *("Id", "LoadState", "ActiveState", "SubState", "MainPID", "Result", "Type", "Transient", "NRestarts", "Job"),
+    # Units that systemd stops along with this one.
+    *("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo"),
+)
+_STOPPED_ALONG = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo")
+# Services of these types count as started as soon as they have a process, before it has shown that it can run.
+_STARTED_AT_ONCE = ("simple", "exec", "idle")
+
+_ANSWER_SECONDS = 20.0
+_POLL_SECONDS = 0.1
+_SETTLE_SECONDS = 1.0
+# Between our own deadline, which is told with its cause, and the end of the process that misses it.
+_SPARE_SECONDS = 2 * _ANSWER_SECONDS
+_LONGEST_QUOTE = 600
+_STANDARD_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
+
+
+class ClientError(MigError):
+    """A client could not be stopped or started. ``details`` has ``unit``."""
+
+
+class UnitState(t.NamedTuple):
+    """A unit as systemd shows it. ``id`` is its own name, also when it was asked for by an alias.
+
+    ``load`` is loaded, masked, not-found, ...; ``active`` is active, inactive, failed, activating, deactivating, ...
+    ``dependents`` are the units that systemd stops along with it. ``transient`` units are gone once they are stopped.
+    ``restarts`` counts how often systemd had to restart it by itself. ``queued`` says that a job for it waits or runs.
+    """
+
+    id: str
+    load: str
+    active: str
+    sub: str = ""
+    main_pid: int = 0
+    result: str = ""
+    type: str = ""
+    transient: bool = False
+    restarts: int = 0
+    queued: bool = False
+    dependents: tuple[str, ...] = ()
+
+    @property
+    def up(self) -> bool:
+        return self.active in _UP
+
+
+class Manager(t.Protocol):
+    """What stops and starts clients. Everything raises ClientError, and returns within the time given."""
+
+    def state(self, unit: str) -> UnitState: ...
+
+    def stop(self, unit: str, timeout: float) -> None: ...
+
+    def start(self, unit: str, timeout: float) -> None: ...
+
+
+def manager_of(root: str = "/") -> Manager:
+    """systemd, where it runs; otherwise a manager that knows no unit."""
+    return Systemd() if _systemd_runs(root) else NoManager()
+
+
+# --- what a caller may name ----------------------------------------------------------------------------------------
+
+
+def parse(value: t.Any) -> tuple[Client, ...]:
+    """Clients as the option of that name has them: unit names, or ``{"unit": ..., "for": [...]}``, in stop order."""
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise WishError("clients must be a list of systemd units.")
+    return tuple(_client(entry, f"clients[{index}]") for index, entry in enumerate(value))
+
+
+def _client(entry: t.Any, where: str) -> Client:
+    if isinstance(entry, str):
+        return Client(_unit_name(entry, where))
+    if not isinstance(entry, dict) or not isinstance(entry.get("unit"), str):
+        raise WishError(f'{where} must be the name of a systemd unit, or have it as "unit".')
+    unknown = sorted(str(key) for key in entry if key not in ("unit", "for"))
+    if unknown:
+        raise WishError(f'{where} has {_quoted(unknown[0])}, which is not known here. It may have "unit" and "for".')
+    return Client(_unit_name(entry["unit"], where), _kinds(entry.get("for", list(KINDS)), where))
+
+
+def _kinds(value: t.Any, where: str) -> frozenset[str]:
+    kinds = [value] if isinstance(value, str) else value
+    known = ", ".join(KINDS)
+    if not isinstance(kinds, (list, tuple)) or not kinds:
+        raise WishError(f"{where}.for must name at least one kind of change: {known}.")
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise WishError(f"{where}.for has {_quoted(unknown[0])}, which is no kind of change. There are: {known}.")
+    return frozenset(kinds)
+
+
+def _unit_name(given: str, where: str) -> str:
+    stem, dot, suffix = given.rpartition(".")
+    name = given
+    if dot and suffix in _OTHER_TYPES:
+        raise WishError(f"{where}: {_quoted(given)} is a {suffix}. Name the units themselves ({', '.join(_TYPES)}).")
+    if not dot or suffix not in _TYPES:
+        stem, name = given, f"{given}.service"
+    if not stem or not _UNIT_NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise WishError(f"{where}: {_quoted(given)} is no name of a systemd unit.")
+    if stem.endswith("@"):
+        raise WishError(f"{where}: {name} is a template, not a unit. Name its instances.")
+    return name
+
+
+# --- what is to be stopped -----------------------------------------------------------------------------------------
+
+
+def select(
+    clients: t.Sequence[Client], kinds: t.AbstractSet[str], manager: Manager, root: str = "/"
+) -> tuple[str, ...]:
+    """The units to stop for these kinds of change, by their own names, in the order in which to stop them.
+
+    These are the clients that are concerned and active now, in the order in which they were named, except that a unit
+    comes before the one that it depends on. Raises ClientError for what must not be stopped; nothing is stopped yet.
+    """
+    states = {client.unit: manager.state(client.unit) for client in clients}
+    choice = _Choice(manager, {state.id for state in states.values()}, _units_around_us(root))
+    for client in clients:
+        if client.kinds & kinds:
+            choice.add(states[client.unit])
+    return tuple(choice.order)
+
+
+class _Choice:
+    """Collects units in stop order, each with those that systemd would stop along with it."""
+
+    def __init__(self, manager: Manager, named: set[str], around_us: frozenset[str]) -> None:
+        self.order: list[str] = []
+        self._manager = manager
+        self._named = named
+        self._around_us = around_us
+        self._seen: set[str] = set()
+
+    def add(self, state: UnitState) -> None:
+        if not state.up or state.id in self._seen:
+            return
+        self._seen.add(state.id)
+        self._check(state)
+        for name in state.dependents:
+            dependent = self._manager.state(name)
+            if dependent.up and dependent.id not in self._named:
+                raise ClientError(
+                    f"Stopping {state.id} would also stop {_line(dependent.id)}, which depends on it and is not among"
+                    " the clients. Name it there too, or stop it yourself before.",
+                    unit=state.id,
+                )
+            self.add(dependent)
+        self.order.append(state.id)
+
+    def _check(self, state: UnitState) -> None:
+        """Raise ClientError for a unit that could not be started again, or whose end would be ours."""
+        if not _UNIT_NAME.fullmatch(state.id):
+            raise ClientError(f"systemd calls a client {_quoted(state.id)}, which is no name of a unit.", unit="")
+        reason = ""
+        if state.load != "loaded":
+            reason = f"is active but {_line(state.load)}, so that it could not be started again"
+        elif state.transient:
+            reason = "is a transient unit, so that nothing of it would be left to start again"
+        elif state.id in self._around_us:
+            reason = "is what this process runs in, so that stopping it would end the change"
+        if reason:
+            raise ClientError(f"{state.id} {reason}. Stop it yourself, or take it off the clients.", unit=state.id)
+
+
+def _units_around_us(root: str) -> frozenset[str]:
+    """The system's units that this process runs in. What comes below a user's own systemd has other namesakes."""
+    names: set[str] = set()
+    for path in _control_groups(root):
+        for name in path.split("/"):
+            names.add(name)
+            if name.startswith("user@"):
+                break
+    return frozenset(names)
+
+
+# --- stopping and starting -----------------------------------------------------------------------------------------
+
+
+def stop_all(
+    units: t.Sequence[str],
+    manager: Manager,
+    timeout: float,
+    watch: t.Optional[Watch] = None,
+    gone: t.Optional[t.Callable[[str], bool]] = None,
+) -> None:
+    """Stop these units one after the other, each within ``timeout``, and wait until each has ended.
+
+    ``gone`` says whether a unit has let go of the GPUs: a process may outlive its unit. Where one does not stop, those
+    stopped so far are started again before ClientError is raised; ``not_started`` in its details are the sentences
+    about those that did not come up.
+    """
+    for index, unit in enumerate(units):
+        try:
+            if watch is not None:
+                watch.check()
+            _stop(unit, manager, timeout, watch, gone)
+        except MigError as error:
+            # Also the one that failed: it may end yet, and then nobody would start it again.
+            failures = start_all(units[: index + 1], manager, timeout, watch)
+            error.details["not_started"] = failures
+            error.args = (" ".join((str(error), *failures)),)
+            raise
+
+
+def _stop(
+    unit: str,
+    manager: Manager,
+    timeout: float,
+    watch: t.Optional[Watch],
+    gone: t.Optional[t.Callable[[str], bool]],
+) -> None:
+    deadline = time.monotonic() + timeout
+    _begin(watch, f"stop {unit}", timeout)
+    manager.stop(unit, timeout)
+    while True:
+        state = manager.state(unit)
+        if state.up:
+            raise ClientError(
+                f"{unit} was stopped and is {_line(state.active)} again: a socket, a timer or somebody started it."
+                " Name what does so among the clients too, before it.",
+                unit=unit,
+            )
+        ended = state.active != "deactivating"
+        if ended and (gone is None or gone(unit)):
+            return
+        if time.monotonic() >= deadline:
+            raise ClientError(
+                f"{unit} is stopped, but a process of it still has a GPU open after {timeout:g} s."
+                " End that process, which gpu_holder_info names, and run again."
+                if ended
+                else f"{unit} is still stopping after {timeout:g} s. Look into 'journalctl -u {unit}'.",
+                unit=unit,
+            )
+        time.sleep(_POLL_SECONDS)
+        _begin(watch, f"wait until {unit} has ended", timeout)
+
+
+def start_all(
+    units: t.Sequence[str], manager: Manager, timeout: float, watch: t.Optional[Watch] = None
+) -> tuple[str, ...]:
+    """Start units again, one after the other, in reverse of the order in which they were stopped.
+
+    Every one is tried, whatever becomes of the others. Returns a sentence for each that does not run. Never raises.
+    """
+    sentences = []
+    for unit in reversed(units):
+        _begin(watch, f"start {unit}", timeout)
+        try:
+            _start(unit, manager, timeout)
+        except MigError as error:
+            sentences.append(str(error))
+    return tuple(sentences)
+
+
+def _start(unit: str, manager: Manager, timeout: float) -> None:
+    state = manager.state(unit)
+    if state.up:
+        return
+    if state.load != "loaded":
+        raise ClientError(
+            f"{unit} ran before and is {_line(state.load)} now, so it was not started again. Start it yourself when it"
+            " may run.",
+            unit=unit,
+        )
+    problem = ""
+    try:
+        manager.start(unit, timeout)
+    except ClientError as error:
+        problem = f": {str(error).rstrip('.')}"
+    state = manager.state(unit)
+    if problem or not _runs_or_has_run(state):
+        result = f", {_line(state.result)}" if state.result not in ("", "success") else ""
+        raise ClientError(
+            f"{unit} ran before and was not started again (it is {_line(state.active)}{result}){problem}."
+            f" Look into 'journalctl -u {unit}', and start it with 'systemctl start {unit}'.",
+            unit=unit,
+        )
+
+
+def _runs_or_has_run(state: UnitState) -> bool:
+    """Whether a unit that was started is up, is in systemd's queue, or has done its work and ended well."""
+    return state.up or state.queued or (state.type == "oneshot" and state.result == "success")
+
+
+def _begin(watch: t.Optional[Watch], what: str, timeout: float) -> None:
+    if watch is not None:
+        watch.begin(what, timeout + _SPARE_SECONDS)
+
+
+# --- managers ------------------------------------------------------------------------------------------------------
+
+
+class NoManager:
+    """A host without a running systemd: there are no units, so there is nothing to stop."""
+
+    def state(self, unit: str) -> UnitState:
+        return UnitState(unit, "not-found", "inactive", "dead")
+
+    def stop(self, unit: str, timeout: float) -> None:  # noqa: ARG002
+        raise self._none(unit)
+
+    def start(self, unit: str, timeout: float) -> None:  # noqa: ARG002
+        raise self._none(unit)
+
+    def _none(self, unit: str) -> ClientError:
+        return ClientError(f"{unit} is a unit of systemd, which does not run on this node.", unit=unit)
+
+
+class Systemd:
+    """The systemd of this host, asked through ``systemctl``.
+
+    ``settle`` is for how many seconds a service has to stay up after its start, where systemd calls it started as soon
+    as it has a process: those that cannot run end right after.
+    """
+
+    def __init__(self, settle: float = _SETTLE_SECONDS) -> None:
+        self._settle = settle
+
+    def state(self, unit: str) -> UnitState:
+        answer = _systemctl("show", f"--property={','.join(_PROPERTIES)}", "--", unit)
+        values = dict(line.split("=", 1) for line in answer.out.splitlines() if "=" in line)
+        if answer.code != 0 or not values.get("Id"):
+            raise ClientError(f"systemctl cannot show {unit}: {answer.said}.", unit=unit)
+        return UnitState(
+            id=values["Id"],
+            load=values.get("LoadState", ""),
+            active=values.get("ActiveState", ""),
+            sub=values.get("SubState", ""),
+            main_pid=_number(values.get("MainPID", "")),
+            result=values.get("Result", ""),
+            type=values.get("Type", ""),
+            transient=values.get("Transient") == "yes",
+            restarts=_number(values.get("NRestarts", "")),
+            queued=_number(values.get("Job", "")) != 0,
+            dependents=tuple(dict.fromkeys(" ".join(values.get(name, "") for name in _STOPPED_ALONG).split())),
+        )
+
+    def stop(self, unit: str, timeout: float) -> None:
+        look = f"Look into 'journalctl -u {unit}'."
+        late = f"{unit} did not stop within {timeout:g} s. {look}"
+        answer = _systemctl("stop", "--", unit, seconds=timeout, late=late)
+        if answer.code != 0:
+            raise ClientError(f"{unit} could not be stopped: {answer.said}. {look}", unit=unit)
+
+    def start(self, unit: str, timeout: float) -> None:
+        if self._is_booting():
+            # A unit that is ordered after the one that we run in would wait for us, and we for it.
+            self._ask_to_start(unit, timeout, "--no-block")
+            return
+        try:
+            self._ask_to_start(unit, timeout)
+        except ClientError:
+            if self.state(unit).result != "start-limit-hit":
+                raise
+            # It was started too often in a short time: by us, or because it could not run with the other layout.
+            _systemctl("reset-failed", "--", unit)
+            self._ask_to_start(unit, timeout)
+        self._stays_up(unit)
+
+    def _ask_to_start(self, unit: str, timeout: float, *options: str) -> None:
+        late = f"it did not start within {timeout:g} s"
+        answer = _systemctl("start", *options, "--", unit, seconds=timeout, late=late)
+        if answer.code != 0:
+            raise ClientError(answer.said, unit=unit)
+
+    def _is_booting(self) -> bool:
+        return _systemctl("is-system-running").out.strip() in ("initializing", "starting")
+
+    def _stays_up(self, unit: str) -> None:
+        """Raise ClientError for a service that ends, or is restarted by systemd, right after its start."""
+        state = first = self.state(unit)
+        deadline = time.monotonic() + self._settle
+        while state.type in _STARTED_AT_ONCE and time.monotonic() < deadline:
+            if state.active != "active" or state.restarts > first.restarts:
+                raise ClientError("it ended right after its start", unit=unit)
+            time.sleep(_POLL_SECONDS)
+            state = self.state(unit)
+
+
+# --- what outlives a change ----------------------------------------------------------------------------------------
+
+
+def arm(places: Places, txid: str, seconds: float, command: t.Sequence[str], manager: Manager) -> str:
+    """Have systemd run ``command`` (absolute path first) in so many seconds, unless ``disarm`` comes before.
+
+    It is for the case that nobody is left who starts the clients again. Returns a sentence if that could not be set
+    up, else nothing. Without systemd there is no client either.
+    """
+    if not isinstance(manager, Systemd):
+        return ""
+    # systemd replaces variables in arguments. It does not in the name of the program.
+    arguments = [word.replace("$", "$$") for word in command[1:]]
+    try:
+        answer = _run(
+            "systemd-run",
+            "--quiet",
+            "--no-ask-password",
+            f"--unit={_dead_man(txid)}",
+            f"--description=Heals the change {txid} of the GPUs, recorded in {places.state}, if it is left unfinished",
+            f"--on-active={max(1, round(seconds))}s",
+            "--timer-property=AccuracySec=1s",
+            "--",
+            *command[:1],
+            *arguments,
+        )
+        problem = answer.said if answer.code != 0 else ""
+    except ClientError as error:
+        problem = str(error).rstrip(".")
+    return f"No timer could be set that starts the clients if this change breaks off: {problem}." if problem else ""
+
+
+def disarm(txid: str, root: str = "/") -> str:
+    """Take back what ``arm`` set up, if it did. Returns a sentence if that failed.
+
+    A command that runs already is left alone: it may be the one that asks.
+    """
+    if not _systemd_runs(root):
+        return ""
+    timer = f"{_dead_man(txid)}.timer"
+    try:
+        answer = _systemctl("stop", "--", timer)
+        problem = answer.said if answer.code != 0 and Systemd().state(timer).up else ""
+    except ClientError as error:
+        problem = str(error).rstrip(".")
+    return f"{timer} could not be stopped: {problem}. It does no harm: it finds nothing to heal." if problem else ""
+
+
+def _dead_man(txid: str) -> str:
+    return f"gpufleet-mig-deadman-{txid}"
+
+
+def leave_session(txid: str, watch: t.Optional[Watch] = None, root: str = "/") -> str:
+    """Move this process out of the login that started it, into a scope of its own: logins end, and take all with them.
+
+    Returns a sentence if that failed. Nothing is done where this process is in no login.
+    """
+    if not _systemd_runs(root) or not _in_a_login(root):
+        return ""
+    pid = os.getpid()
+    if watch is not None:
+        watch.begin("leave the login session", _SPARE_SECONDS)
+    # The properties are an array of (name, variant): its length, then for each its name, type and value.
+    properties = (
+        *("PIDs", "au", "1", str(pid)),
+        *("Slice", "s", "system.slice"),
+        *("Description", "s", f"Change {txid} of the GPUs"),
+    )
+    try:
+        answer = _run(
+            *("busctl", "--system", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1"),
+            *("org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))"),
+            *(f"gpufleet-mig-{txid}-{pid}.scope", "fail", "3", *properties, "0"),
+        )
+        problem = answer.said if answer.code != 0 else ""
+    except ClientError as error:
+        problem = str(error).rstrip(".")
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while not problem and _in_a_login(root):
+        if time.monotonic() >= deadline:
+            problem = "systemd accepted it and did not do it"
+        time.sleep(_POLL_SECONDS)
+    return f"This change still belongs to the login that started it, and may end with it: {problem}." if problem else ""
+
+
+def _in_a_login(root: str) -> bool:
+    return any(
+        name == "user.slice" or (name.startswith("session-") and name.endswith(".scope"))
+        for path in _control_groups(root)
+        for name in path.split("/")
+    )
+
+
+def _control_groups(root: str) -> list[str]:
+    """The paths that systemd gave this process: of version 2, and of its own hierarchy of version 1."""
+    try:
+        with open(os.path.join(root, "proc/self/cgroup"), encoding="utf-8", errors="replace") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return []
+    return [line[2] for line in lines if len(line) == 3 and line[1] in ("", "name=systemd")]
+
+
+def _systemd_runs(root: str) -> bool:
+    """The test of sd_booted(3)."""
+    return os.path.isdir(os.path.join(root, "run/systemd/system"))
+
+
+# --- commands of systemd -------------------------------------------------------------------------------------------
+
+
+class _Answer(t.NamedTuple):
+    """Exit status of a command, and what it printed; ``said`` is that as one line that can be shown."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        return _line(self.err or self.out).rstrip(".") or f"it ended with {self.code} and said nothing"
+
+
+def _systemctl(verb: str, *words: str, seconds: float = _ANSWER_SECONDS, late: str = "") -> _Answer:
+    return _run("systemctl", "--no-pager", "--no-ask-password", verb, *words, seconds=seconds, late=late)
+
+
+def _run(program: str, *words: str, seconds: float = _ANSWER_SECONDS, late: str = "") -> _Answer:
+    """Run a command without a shell.
+
+    Raises ClientError when it is missing, and when it is not back in time, after it was ended with all that it
+    started; ``late`` is what to say then.
+    """
+    path = f"{os.environ.get('PATH', '')}:{_STANDARD_PATH}".lstrip(":")
+    found = shutil.which(program, path=path)
+    if found is None:
+        raise ClientError(f"{program} was not found on this node, although systemd runs. Install it.")
+    try:
+        process = subprocess.Popen(
+            [found, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": path, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise ClientError(f"{program} could not be run: {error}.") from error
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        raise ClientError(late or f"systemd did not answer {program} within {seconds:g} s.") from None
+    return _Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=1.0)
+    except (OSError, subprocess.TimeoutExpired):
+        pass  # it sleeps in the kernel; nobody waits for it
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _line(text: str) -> str:
+    """Text from outside as one line that can be shown, and not too long a one."""
+    line = "; ".join(part.strip() for part in text.splitlines() if part.strip())
+    return _printable(line if len(line) <= _LONGEST_QUOTE else f"{line[:_LONGEST_QUOTE]}...")
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _quoted(value: t.Any) -> str:
+    return f"'{_printable(str(value)[:_LONGEST_NAME])}'"

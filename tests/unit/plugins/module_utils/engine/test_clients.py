@@ -1,0 +1,525 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Exactly the clients that ran are stopped, one by one, and run again afterwards, whatever systemd does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+
+import pytest
+
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import bounded, clients, state
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.clients import ClientError
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, WishError
+from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine.fake_systemd import Fake
+
+DCGM = "nvidia-dcgm.service"
+EXPORTER = "dcgm-exporter.service"
+NVSM = "nvsm.service"
+EVERY_KIND = {"instances", "mode", "reset"}
+LOGIN = "0::/user.slice/user-0.slice/session-5.scope\n"
+
+
+@pytest.fixture(name="fake")
+def fake_systemd(tmp_path, monkeypatch):
+    fake = Fake(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{fake.folder}:{os.environ['PATH']}")
+    return fake
+
+
+@pytest.fixture(name="systemd")
+def systemd_of_the_host(fake):
+    return clients.Systemd(settle=0.3)
+
+
+@pytest.fixture(name="root")
+def root_of_a_host(tmp_path):
+    """A host with a running systemd, and this process in a login."""
+    root = tmp_path / "root"
+    (root / "run/systemd/system").mkdir(parents=True)
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(LOGIN)
+    return root
+
+
+class Watch:
+    """Records what is begun; asks to stop after so many units."""
+
+    def __init__(self, stop_after=None):
+        self.begun = []
+        self._left = stop_after
+
+    def begin(self, what, seconds=None):
+        self.begun.append((what, seconds))
+
+    def check(self):
+        if self._left == 0:
+            raise bounded.Interrupted("The change was asked to stop (SIGTERM).")
+        if self._left is not None:
+            self._left -= 1
+
+
+def chosen(manager, *units, kinds=frozenset(EVERY_KIND), **options):
+    return clients.select(clients.parse(list(units)), kinds, manager, **options)
+
+
+def eventually(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+# --- naming clients ------------------------------------------------------------------------------------------------
+
+
+def test_names_may_come_without_suffix_and_with_the_kinds_of_change_they_are_for():
+    parsed = clients.parse(
+        ["nvidia-dcgm", {"unit": "docker.socket", "for": ["mode", "reset"]}, {"unit": "nv_peer.mem"}]
+    )
+    assert parsed == (
+        Client("nvidia-dcgm.service", frozenset(EVERY_KIND)),
+        Client("docker.socket", frozenset({"mode", "reset"})),
+        Client("nv_peer.mem.service", frozenset(EVERY_KIND)),
+    )
+    assert clients.parse([{"unit": "a", "for": "reset"}]) == (Client("a.service", frozenset({"reset"})),)
+    assert clients.parse(None) == clients.parse([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("nvidia-dcgm.service", "clients must be a list"),
+        ({"unit": "a.service"}, "clients must be a list"),
+        ([7], "clients[0] must be the name"),
+        (["a.service", {}], "clients[1] must be the name"),
+        ([{"unit": "a", "fro": ["mode"]}], "'fro'"),
+        ([{"unit": "a", "for": []}], "at least one kind"),
+        ([{"unit": "a", "for": 3}], "at least one kind"),
+        ([{"unit": "a", "for": ["mode", "boot"]}], "'boot'"),
+        ([{"unit": "a", "for": [{}]}], "'{}'"),
+        (["a b.service"], "'a b.service'"),
+        (["nv*"], "'nv*'"),
+        (["a;reboot"], "'a;reboot'"),
+        (["../a"], "'../a'"),
+        (["a\n"], "'a?'"),
+        ([""], "''"),
+        ([".service"], "'.service'"),
+        (["a" * 300], "no name"),
+        (["dcgm@"], "template"),
+        (["multi-user.target"], "is a target"),
+        (["user.slice"], "is a slice"),
+    ],
+)
+def test_a_malformed_client_is_refused_with_its_place(value, told):
+    with pytest.raises(WishError) as error:
+        clients.parse(value)
+    assert told in str(error.value)
+    assert str(error.value).isprintable()
+
+
+# --- which are to be stopped ---------------------------------------------------------------------------------------
+
+
+def test_only_active_clients_are_chosen_in_the_order_given(fake, systemd):
+    fake.unit(EXPORTER, UnitFileState="static")
+    fake.unit(DCGM, "inactive", UnitFileState="enabled")
+    fake.unit(NVSM, SubState="exited", Type="oneshot")
+    fake.unit("slow.service", "activating")
+    fake.unit("failed.service", "failed")
+    assert chosen(systemd, NVSM, "absent", "failed", DCGM, "slow", EXPORTER) == (NVSM, "slow.service", EXPORTER)
+    assert not fake.calls("stop", "start")
+
+
+def test_two_names_of_one_unit_count_once_under_its_own_name(fake, systemd):
+    fake.unit(DCGM)
+    fake.set(aliases={"dcgm.service": DCGM})
+    assert chosen(systemd, "dcgm", DCGM) == (DCGM,)
+
+
+def test_only_clients_concerned_by_this_kind_of_change_are_chosen(fake, systemd):
+    fake.unit(DCGM)
+    fake.unit(EXPORTER)
+    named = [{"unit": DCGM, "for": ["mode", "reset"]}, EXPORTER]
+    assert chosen(systemd, *named, kinds={"instances"}) == (EXPORTER,)
+    assert chosen(systemd, *named, kinds={"instances", "mode"}) == (DCGM, EXPORTER)
+    assert chosen(systemd, *named, kinds=set()) == ()
+
+
+def test_a_unit_comes_before_the_one_it_depends_on(fake, systemd):
+    fake.unit(DCGM, RequiredBy=EXPORTER)
+    fake.unit(EXPORTER, BoundBy="shipper.service")
+    fake.unit("shipper.service")
+    assert chosen(systemd, DCGM, "shipper", EXPORTER) == ("shipper.service", EXPORTER, DCGM)
+
+
+def test_a_named_unit_that_would_be_stopped_along_is_chosen_whatever_change_it_is_for(fake, systemd):
+    fake.unit(DCGM, ConsistsOf=EXPORTER)
+    fake.unit(EXPORTER)
+    assert chosen(systemd, DCGM, {"unit": EXPORTER, "for": "reset"}, kinds={"mode"}) == (EXPORTER, DCGM)
+
+
+def test_units_that_require_each_other_are_chosen_once(fake, systemd):
+    fake.unit(DCGM, RequiredBy=EXPORTER)
+    fake.unit(EXPORTER, RequiredBy=DCGM)
+    assert sorted(chosen(systemd, DCGM, EXPORTER)) == [EXPORTER, DCGM]
+
+
+@pytest.mark.parametrize("dependency", ["RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo"])
+def test_what_would_take_along_a_unit_that_nobody_named_is_refused(fake, systemd, dependency):
+    fake.unit(DCGM, **{dependency: "trainer.service idle.service"})
+    fake.unit("trainer.service")
+    fake.unit("idle.service", "inactive")
+    with pytest.raises(ClientError, match=r"Stopping nvidia-dcgm.service would also stop trainer\.service.* Name it"):
+        chosen(systemd, DCGM)
+
+
+def test_an_inactive_dependent_is_no_obstacle(fake, systemd):
+    fake.unit(DCGM, RequiredBy="idle.service")
+    fake.unit("idle.service", "inactive")
+    assert chosen(systemd, DCGM) == (DCGM,)
+
+
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        ({"LoadState": "masked"}, "active but masked"),
+        ({"LoadState": "not-found"}, "active but not-found"),
+        ({"Transient": "yes"}, "transient"),
+    ],
+)
+def test_what_could_not_be_started_again_is_refused_before_anything_stops(fake, systemd, properties, told):
+    fake.unit(EXPORTER)
+    fake.unit(DCGM, **properties)
+    with pytest.raises(ClientError, match=told):
+        chosen(systemd, EXPORTER, DCGM)
+    assert fake.active() == {DCGM, EXPORTER}
+
+
+def test_the_unit_that_runs_the_change_is_refused(fake, systemd, root):
+    fake.unit("ansible-pull.service")
+    (root / "proc/self/cgroup").write_text("0::/system.slice/ansible-pull.service/worker\n")
+    with pytest.raises(ClientError, match="ansible-pull.service is what this process runs in"):
+        chosen(systemd, "ansible-pull", root=root)
+
+
+def test_a_namesake_in_a_users_own_systemd_is_not_taken_for_the_unit_that_runs_the_change(fake, systemd, root):
+    fake.unit("jupyter.service")
+    (root / "proc/self/cgroup").write_text("0::/user.slice/user-7.slice/user@7.service/app.slice/jupyter.service\n")
+    assert chosen(systemd, "jupyter", root=root) == ("jupyter.service",)
+
+
+def test_nothing_is_chosen_where_no_systemd_runs(fake, root):
+    (root / "run/systemd/system").rmdir()
+    manager = clients.manager_of(root)
+    assert chosen(manager, DCGM, EXPORTER) == ()
+    assert not fake.calls()
+    with pytest.raises(ClientError, match="systemd, which does not run"):
+        manager.start(DCGM, 1)
+    with pytest.raises(ClientError, match="systemd, which does not run"):
+        manager.stop(DCGM, 1)
+
+
+def test_systemd_is_asked_where_it_runs(root):
+    assert isinstance(clients.manager_of(root), clients.Systemd)
+
+
+# --- stopping ------------------------------------------------------------------------------------------------------
+
+
+def test_clients_stop_one_after_the_other_and_start_in_reverse(fake, systemd):
+    for unit in (NVSM, EXPORTER, DCGM):
+        fake.unit(unit)
+    watch = Watch()
+    clients.stop_all((NVSM, EXPORTER, DCGM), systemd, 20, watch)
+    assert fake.active() == set()
+    assert clients.start_all((NVSM, EXPORTER, DCGM), systemd, 20, watch) == ()
+    assert fake.active() == {NVSM, EXPORTER, DCGM}
+    assert fake.done("stop", "start") == [
+        *(f"stop {NVSM}", f"stop {EXPORTER}", f"stop {DCGM}"),
+        *(f"start {DCGM}", f"start {EXPORTER}", f"start {NVSM}"),
+    ]
+    assert [what for what, _seconds in watch.begun] == fake.done("stop", "start")
+    assert all(seconds > 20 for _what, seconds in watch.begun)
+
+
+def test_no_unit_is_ever_enabled_disabled_or_unmasked(fake, systemd):
+    fake.unit(DCGM, UnitFileState="disabled")
+    clients.stop_all(chosen(systemd, DCGM), systemd, 20)
+    clients.start_all((DCGM,), systemd, 20)
+    assert {call.split()[0] for call in fake.done()} == {"show", "stop", "start", "is-system-running"}
+
+
+def test_a_client_is_waited_for_until_it_has_ended_and_let_go_of_the_gpus(fake, systemd):
+    fake.unit(DCGM, stop={"slow": 3})
+    asked = []
+
+    def gone(unit):
+        asked.append(unit)
+        return len(asked) == 3
+
+    clients.stop_all((DCGM,), systemd, 20, gone=gone)
+    assert asked == [DCGM] * 3
+    assert not fake.calls("start")
+
+
+def test_a_client_that_ends_in_failure_has_ended(fake, systemd):
+    fake.unit(DCGM, "failed")
+    clients.stop_all((DCGM,), systemd, 20)
+
+
+def failed_stop(manager, *units, timeout=20.0, **options):
+    with pytest.raises(ClientError) as error:
+        clients.stop_all(units, manager, timeout, **options)
+    assert str(error.value).isprintable()
+    return error.value
+
+
+def test_a_client_that_refuses_to_stop_is_named_with_what_systemctl_said_and_all_run_again(fake, systemd):
+    fake.unit(EXPORTER)
+    fake.unit(
+        DCGM, stop={"refuse": "Failed to stop nvidia-dcgm.service:\n  Operation refused, \x1b[31mdependency only\n"}
+    )
+    fake.unit(NVSM)
+    error = failed_stop(systemd, EXPORTER, DCGM, NVSM)
+    assert "nvidia-dcgm.service could not be stopped: Failed to stop" in str(error)
+    assert "Operation refused, ?[31mdependency only" in str(error)
+    assert "journalctl -u nvidia-dcgm.service" in str(error)
+    assert error.details == {"unit": DCGM, "not_started": ()}
+    assert fake.active() == {EXPORTER, DCGM, NVSM}
+    assert fake.done("stop", "start") == [f"stop {EXPORTER}", f"stop {DCGM}", f"start {EXPORTER}"]
+
+
+def test_a_client_that_does_not_stop_in_time_is_started_again_too_since_it_may_end_yet(fake, systemd):
+    fake.unit(EXPORTER)
+    fake.unit(DCGM, stop={"hang": 100})
+    error = failed_stop(systemd, EXPORTER, DCGM, timeout=0.5)
+    assert "nvidia-dcgm.service did not stop within 0.5 s" in str(error)
+    assert fake.done("start") == [f"start {DCGM}", f"start {EXPORTER}"]
+    pids = (fake.folder / "hanging").read_text().split()
+    eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_a_client_that_is_still_stopping_at_the_deadline_is_a_failure(fake, systemd):
+    fake.unit(DCGM, stop={"slow": 1000})
+    assert "still stopping after 0.3 s" in str(failed_stop(systemd, DCGM, timeout=0.3))
+
+
+def test_a_client_that_comes_back_by_itself_is_a_failure(fake, systemd):
+    fake.unit(DCGM, stop={"back": True})
+    assert "is active again" in str(failed_stop(systemd, DCGM))
+
+
+def test_a_process_that_outlives_its_unit_is_a_failure(fake, systemd):
+    fake.unit(DCGM)
+    error = failed_stop(systemd, DCGM, timeout=0.3, gone=lambda unit: False)
+    assert "is stopped, but a process of it still has a GPU open after 0.3 s" in str(error)
+    assert fake.active() == {DCGM}
+
+
+def test_clients_that_do_not_come_back_after_a_failed_stop_are_told(fake, systemd):
+    fake.unit(EXPORTER, start={"refuse": "no licence"})
+    fake.unit(DCGM, stop={"refuse": "no"})
+    error = failed_stop(systemd, EXPORTER, DCGM)
+    (sentence,) = error.details["not_started"]
+    assert "dcgm-exporter.service ran before and was not started again" in sentence
+    assert str(error).endswith(sentence)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_whoever_is_asked_to_stop_between_two_clients_starts_the_first_again(fake, systemd):
+    fake.unit(EXPORTER)
+    fake.unit(DCGM)
+    with pytest.raises(bounded.Interrupted):
+        clients.stop_all((EXPORTER, DCGM), systemd, 20, Watch(stop_after=1))
+    assert fake.active() == {EXPORTER, DCGM}
+    assert fake.done("stop", "start") == [f"stop {EXPORTER}", f"start {EXPORTER}"]
+
+
+# --- starting ------------------------------------------------------------------------------------------------------
+
+
+def test_every_client_is_tried_although_one_does_not_start(fake, systemd):
+    fake.unit(NVSM, "inactive")
+    fake.unit(EXPORTER, "inactive", start={"refuse": "Job for dcgm-exporter.service failed.\nSee \x07 the journal.\n"})
+    fake.unit(DCGM, "inactive")
+    (sentence,) = clients.start_all((NVSM, EXPORTER, DCGM), systemd, 20)
+    assert sentence == (
+        "dcgm-exporter.service ran before and was not started again (it is failed, exit-code): Job for"
+        " dcgm-exporter.service failed.; See ? the journal. Look into 'journalctl -u dcgm-exporter.service', and start"
+        " it with 'systemctl start dcgm-exporter.service'."
+    )
+    assert fake.active() == {NVSM, DCGM}
+
+
+def test_a_client_masked_or_removed_meanwhile_is_told_and_not_started(fake, systemd):
+    fake.unit(DCGM, "inactive", LoadState="masked")
+    sentences = clients.start_all((DCGM, "gone.service"), systemd, 20)
+    assert [sentence.split(",")[0] for sentence in sentences] == [
+        "gone.service ran before and is not-found now",
+        "nvidia-dcgm.service ran before and is masked now",
+    ]
+    assert not fake.calls("start")
+
+
+def test_a_client_that_runs_already_is_not_started(fake, systemd):
+    fake.unit(DCGM)
+    assert clients.start_all((DCGM,), systemd, 20) == ()
+    assert not fake.calls("start")
+
+
+def test_a_client_that_does_not_start_in_time_is_told(fake, systemd):
+    fake.unit(DCGM, "inactive", start={"hang": True})
+    (sentence,) = clients.start_all((DCGM,), systemd, 0.5)
+    assert "(it is activating): it did not start within 0.5 s" in sentence
+    pids = (fake.folder / "hanging").read_text().split()
+    eventually(lambda: not any(map(is_running, pids)))
+
+
+@pytest.mark.parametrize("how", ["dies", "loops"])
+def test_a_client_that_ends_right_after_its_start_is_told(fake, systemd, how):
+    fake.unit(DCGM, "inactive", start={how: True})
+    (sentence,) = clients.start_all((DCGM,), systemd, 20)
+    assert "it ended right after its start" in sentence
+
+
+def test_a_oneshot_that_has_done_its_work_counts_as_started(fake, systemd):
+    fake.unit(DCGM, "inactive", Type="oneshot", start={"finishes": True})
+    assert clients.start_all((DCGM,), systemd, 20) == ()
+
+
+def test_a_client_that_was_started_too_often_is_started_all_the_same(fake, systemd):
+    fake.unit(DCGM, "inactive", start={"limit": True})
+    assert clients.start_all((DCGM,), systemd, 20) == ()
+    assert fake.active() == {DCGM}
+    assert fake.done("start", "reset-failed") == [f"start {DCGM}", f"reset-failed {DCGM}", f"start {DCGM}"]
+
+
+def test_while_the_host_boots_a_start_is_queued_and_not_waited_for(fake, systemd):
+    fake.unit(DCGM, "inactive")
+    fake.set(system="starting")
+    assert clients.start_all((DCGM,), systemd, 20) == ()
+    assert [call for call in fake.calls("start") if "--no-block" not in call] == []
+
+
+# --- what systemd may do -------------------------------------------------------------------------------------------
+
+
+def test_a_systemd_that_does_not_answer_is_given_up(fake, systemd, monkeypatch):
+    monkeypatch.setattr(clients, "_ANSWER_SECONDS", 0.5)
+    fake.unit(DCGM)
+    fake.set(systemctl={"hang": True})
+    with pytest.raises(ClientError, match="systemd did not answer systemctl"):
+        clients._systemctl("show", "--property=Id", "--", DCGM, seconds=0.5)
+
+
+def test_a_systemctl_that_cannot_show_a_unit_is_quoted(fake, systemd):
+    fake.set(systemctl={"refuse": "Failed to connect to bus"})
+    with pytest.raises(ClientError, match="cannot show nvidia-dcgm.service: Failed to connect to bus"):
+        chosen(systemd, DCGM)
+
+
+def test_hostile_text_of_systemd_stays_one_short_printable_line(fake, systemd):
+    fake.unit(DCGM, stop={"refuse": "\x1b]0;owned\x07\n" * 1000 + "\ud800".encode("utf-8", "replace").decode()})
+    assert len(str(failed_stop(systemd, DCGM))) < 1000
+
+
+def test_a_name_that_systemd_invents_is_not_handed_back_to_it(fake, systemd):
+    fake.unit(DCGM, Id="--force; reboot\tnow")
+    with pytest.raises(ClientError, match=r"'--force; reboot\?now', which is no name"):
+        chosen(systemd, DCGM)
+
+
+def test_missing_commands_are_told(systemd, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(clients, "_STANDARD_PATH", str(tmp_path))
+    with pytest.raises(ClientError, match="systemctl was not found"):
+        systemd.state(DCGM)
+
+
+# --- the timer and the scope ---------------------------------------------------------------------------------------
+
+PLACES = state.Places("/var/lib/gpufleet-mig", "/run/gpufleet-mig")
+
+
+def test_a_timer_heals_what_was_left_unless_it_is_taken_back(fake, systemd, root):
+    command = ["/usr/local/sbin/gpufleet-mig", "recover", "--state-dir", "/a b/$HOME"]
+    assert clients.arm(PLACES, "t1", 600.4, command, systemd) == ""
+    assert fake.active() == {"gpufleet-mig-deadman-t1.timer"}
+    (call,) = [call for call in fake.calls() if call[0] == "systemd-run"]
+    assert "--on-active=600s" in call
+    assert call[call.index("--") + 1 :] == [*command[:3], "/a b/$$HOME"]
+    assert clients.disarm("t1", root) == ""
+    assert fake.active() == set()
+
+
+def test_a_timer_that_cannot_be_set_is_a_warning(fake, systemd):
+    fake.set(**{"systemd-run": {"refuse": "Failed to start transient timer unit: \x00no"}})
+    told = clients.arm(PLACES, "t1", 600, ["/bin/true"], systemd)
+    assert told.endswith("breaks off: Failed to start transient timer unit: ?no.")
+
+
+def test_a_timer_that_is_not_there_needs_not_be_taken_back(fake, root):
+    assert clients.disarm("t2", root) == ""
+
+
+def test_a_timer_that_does_not_stop_is_told(fake, root):
+    fake.unit("gpufleet-mig-deadman-t1.timer", stop={"refuse": "no"})
+    assert "gpufleet-mig-deadman-t1.timer could not be stopped: no." in clients.disarm("t1", root)
+
+
+def test_no_timer_is_set_or_taken_back_without_systemd(fake, tmp_path):
+    assert clients.arm(PLACES, "t1", 600, ["/bin/true"], clients.NoManager()) == ""
+    assert clients.disarm("t1", tmp_path) == ""
+    assert not fake.calls()
+
+
+def test_a_process_of_a_login_moves_into_a_scope_of_its_own(fake, root):
+    fake.set(moved=str(root / "proc/self/cgroup"))
+    watch = Watch()
+    assert clients.leave_session("t1", watch, root) == ""
+    (call,) = fake.calls()
+    assert f"gpufleet-mig-t1-{os.getpid()}.scope" in call
+    assert call[call.index("PIDs") : call.index("PIDs") + 4] == ["PIDs", "au", "1", str(os.getpid())]
+    assert [what for what, _seconds in watch.begun] == ["leave the login session"]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "1:name=systemd:/user.slice/user-0.slice/session-5.scope\n0::/\n",
+        "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run.scope\n",
+        "12:memory:/elsewhere\n0::/session-c1.scope\n",
+    ],
+)
+def test_every_kind_of_login_is_recognised(fake, root, groups):
+    (root / "proc/self/cgroup").write_text(groups)
+    fake.set(moved=str(root / "proc/self/cgroup"))
+    assert clients.leave_session("t1", None, root) == ""
+    assert len(fake.calls()) == 1
+
+
+@pytest.mark.parametrize("groups", ["0::/system.slice/ssh.service\n", "3:cpu:/user.slice\n0::/\n", ""])
+def test_a_process_that_is_in_no_login_stays_where_it_is(fake, root, groups):
+    (root / "proc/self/cgroup").write_text(groups)
+    assert clients.leave_session("t1", None, root) == ""
+    assert not fake.calls()
+
+
+def test_a_scope_that_is_refused_or_never_comes_is_a_warning(fake, root, monkeypatch):
+    monkeypatch.setattr(clients, "_ANSWER_SECONDS", 0.3)
+    assert clients.leave_session("t1", None, root).endswith("systemd accepted it and did not do it.")
+    fake.set(busctl={"refuse": "Call failed: Connection timed out"})
+    assert clients.leave_session("t1", None, root).endswith("Call failed: Connection timed out.")
