@@ -466,8 +466,7 @@ def in_progress(places: Places) -> t.Optional[Record]:
 
 def _wait_for_lock(places: Places, timeout: float, watch: t.Optional[Watch]) -> int:
     path = os.path.join(places.run, "lock")
-    # Whoever only looks (holder) has the lock for a moment: a single try in vain proves nothing.
-    give_up_at = time.monotonic() + max(timeout, _POLL_SECONDS)
+    give_up_at = time.monotonic() + timeout
     while True:
         if watch is not None:
             watch.begin("wait for the lock of this node")
@@ -475,14 +474,16 @@ def _wait_for_lock(places: Places, timeout: float, watch: t.Optional[Watch]) -> 
         descriptor = _open_lock(path)
         if _try_lock(descriptor, fcntl.LOCK_EX) and _is_still_there(descriptor, path):
             return descriptor
+        # Whoever only looks (holder) shares the lock for a moment, and is nobody to give up for.
+        is_looked_at = _try_lock(descriptor, fcntl.LOCK_SH)
         content = os.pread(descriptor, _MAX_BYTES, 0)
         os.close(descriptor)
-        if time.monotonic() >= give_up_at:
+        if time.monotonic() >= give_up_at and not is_looked_at:
             said = _said_by_holder(content)
             if watch is not None:
                 watch.begin(f"read the state of process {said.get('pid')}")
             raise LockedError(_who_has_it(path, said), lock=said)
-        time.sleep(_POLL_SECONDS)
+        time.sleep(0 if is_looked_at else _POLL_SECONDS)
 
 
 def _open_lock(path: str) -> int:
