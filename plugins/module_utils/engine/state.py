@@ -79,7 +79,7 @@ class Journal(t.NamedTuple):
 
     ``before`` are dumps (layouts.dump) of all MIG-capable GPUs, ``target`` those of the GPUs that the wish covers as
     they were planned. ``steps`` are all planned writes: what they would create may exist and is then ours. ``clients``
-    are units that ran and were to be stopped, in the order in which they are started again. ``gpus`` have steps.
+    are units that ran and were to be stopped, in the order of stopping; they start in reverse. ``gpus`` have steps.
     """
 
     txid: str
@@ -96,7 +96,10 @@ class Journal(t.NamedTuple):
 
 
 class Persisted(t.NamedTuple):
-    """A layout that was read back and found right: one dump (layouts.dump) for each GPU."""
+    """A layout that was read back and found right: one dump (layouts.dump) for each GPU.
+
+    A dump without the key ``instances`` is of a GPU of which only the MIG mode is ours to keep.
+    """
 
     txid: str
     written: str
@@ -208,7 +211,7 @@ def write_wanted(places: Places, persisted: Persisted) -> None:
     covered = {key for dump in persisted.gpus for key in _identities(dump)}
     kept = [dump for dump in (former.gpus if former else ()) if covered.isdisjoint(_identities(dump))]
     merged = persisted._replace(gpus=(*persisted.gpus, *kept))
-    is_new = former is not None and sorted(map(_form, former.gpus)) != sorted(map(_form, merged.gpus))
+    is_new = former is not None and set(map(_form, former.gpus)) != set(map(_form, merged.gpus))
     _write(wanted, merged._asdict(), keep_as=previous if is_new else None)
 
 
@@ -228,7 +231,7 @@ def persisted_verdict(persisted: t.Optional[Persisted], node: Node, gpus: t.Opti
         if dump is None:
             if gpus is not None or gpu.mode_current or (gpu.mode_current is None and gpu.mig_capable is not False):
                 return "differ"
-        elif gpu.problems or dump.get("uuid") != gpu.uuid or _form(dump)[1:] != _present_form(gpu):
+        elif gpu.problems or dump.get("uuid") != gpu.uuid or not _is_as_remembered(gpu, _form(dump)):
             return "differ"
     return "match"
 
@@ -256,12 +259,28 @@ def _remembered(persisted: Persisted, gpu: Gpu) -> t.Optional[Record]:
     return next(itertools.chain(same_board, same_place), None)
 
 
-# A layout in a form that can be compared: identity, mode, and each GI with its CIs by what they are and where.
-_Form = tuple[str, t.Optional[bool], tuple[tuple[t.Any, ...], ...]]
+# Each GI with its CIs by what they are and where.
+_Instances = tuple[tuple[t.Any, ...], ...]
+
+
+class _Form(t.NamedTuple):
+    """A layout as it can be compared. ``instances`` is None where only the mode counts."""
+
+    identity: str
+    mode: t.Optional[bool]
+    instances: t.Optional[_Instances]
 
 
 def _form(dump: Record) -> _Form:
     """Raises ValueError for a dump that is not one."""
+    mode = dump.get("mig_current")
+    if mode is not None and not isinstance(mode, bool):
+        raise ValueError("mig_current is not a boolean")
+    instances = _instances_form(dump) if "instances" in dump else None
+    return _Form("/".join(sorted(_identities(dump))), mode, instances)
+
+
+def _instances_form(dump: Record) -> _Instances:
     instances = []
     for instance in _mappings(dump, "instances"):
         place = _placement(instance.get("placement"))
@@ -274,14 +293,11 @@ def _form(dump: Record) -> _Form:
             for ci in _mappings(instance, "compute_instances")
         )
         instances.append((_number(instance, "profile_id"), *place, tuple(compute)))
-    mode = dump.get("mig_current")
-    if mode is not None and not isinstance(mode, bool):
-        raise ValueError("mig_current is not a boolean")
-    return "/".join(sorted(_identities(dump))), mode, tuple(sorted(instances))
+    return tuple(sorted(instances))
 
 
-def _present_form(gpu: Gpu) -> tuple[t.Optional[bool], tuple[tuple[t.Any, ...], ...]]:
-    instances = (
+def _is_as_remembered(gpu: Gpu, form: _Form) -> bool:
+    present = (
         (
             gi.profile.id,
             *gi.placement,
@@ -289,7 +305,7 @@ def _present_form(gpu: Gpu) -> tuple[t.Optional[bool], tuple[tuple[t.Any, ...], 
         )
         for gi in gpu.instances
     )
-    return gpu.mode_current, tuple(sorted(instances))
+    return gpu.mode_current == form.mode and form.instances in (None, tuple(sorted(present)))
 
 
 def _compute_form(slices: int, variant: str, place: t.Optional[Placement]) -> tuple[int, str, int]:
@@ -779,7 +795,7 @@ def _placement(value: t.Any) -> Placement:
 
 _STEP_NUMBERS = ("gi_id", "ci_id", "profile_id", "slices")
 _STEP_PLACEMENTS = ("placement", "compute_placement")
-_STEP_TEXTS = ("kind", "name")
+_STEP_TEXTS = ("name", "variant")
 
 
 def _step_record(step: Step) -> Record:
@@ -796,6 +812,6 @@ def _step(record: Record) -> Step:
         raise ValueError("enabled of a step is not a boolean")
     numbers = {key: _number(record, key) for key in _STEP_NUMBERS if record.get(key) is not None}
     placements = {key: _placement(record[key]) for key in _STEP_PLACEMENTS if record.get(key) is not None}
-    texts = {key: _text(record, key) for key in _STEP_TEXTS}
+    texts = {key: _text(record, key) for key in _STEP_TEXTS if key in record}
     fields: Record = {**texts, **numbers, **placements}
-    return Step(gpu=_number(record, "gpu"), enabled=enabled, **fields)
+    return Step(kind=_text(record, "kind"), gpu=_number(record, "gpu"), enabled=enabled, **fields)

@@ -29,6 +29,7 @@ STEPS = (
     Step("destroy_gi", 1, gi_id=2, placement=Placement(4, 4), name="3g.20gb"),
     Step("create_gi", 1, profile_id=19, placement=Placement(0, 1), name="1g.5gb"),
     Step("create_ci", 1, placement=Placement(0, 1), slices=1, compute_placement=Placement(0, 1), name="1g.5gb"),
+    Step("create_ci", 1, placement=Placement(0, 4), slices=1, name="1c.3g.20gb", variant="rev1"),
 )
 # What a process asks of the operating system while it writes a file; it can be killed before and after each.
 OPERATIONS = ("mkdir", "open", "write", "fsync", "close", "link", "replace", "unlink")
@@ -200,7 +201,8 @@ def test_a_file_of_another_version_is_neither_guessed_at_nor_removed(places, nam
         ("gpus", "01", "gpus is not a list of numbers"),
         ("clients", [1], "clients is not a list of texts"),
         ("before", [[]], "before is not a list of mappings"),
-        ("steps", [{"kind": "create_gi"}], "name is not text"),
+        ("steps", [{"kind": "create_gi", "name": 1}], "name is not text"),
+        ("steps", [{"name": ""}], "kind is not text"),
         ("steps", [{"kind": "create_gi", "name": "", "gpu": "0"}], "gpu is not a number"),
         ("steps", [{"kind": "create_gi", "name": "", "gpu": 0, "placement": [0, 1]}], "a placement is not a mapping"),
         ("steps", [{"kind": "set_mode", "name": "", "gpu": 0, "enabled": 1}], "enabled of a step is not a boolean"),
@@ -220,7 +222,7 @@ def test_a_value_of_the_journal_that_is_not_what_it_must_be_is_named(places, key
     "gpu",
     [
         {"mig_current": "yes", "instances": []},
-        {"mig_current": True},
+        {"mig_current": True, "instances": None},
         {"mig_current": True, "instances": [{"profile_id": 9, "compute_instances": []}]},
         {"mig_current": True, "instances": [{"placement": {"start": 0, "size": 4}, "compute_instances": []}]},
     ],
@@ -554,6 +556,14 @@ def test_the_verdict_on_some_gpus_demands_that_each_is_remembered_and_ignores_th
     assert state.persisted_verdict(known, node, [1]) == "match"
     assert state.persisted_verdict(known, node, [0, 1]) == "differ"
     assert state.persisted_verdict(known, node, [2]) == "differ"
+
+
+def test_where_only_the_mode_is_remembered_the_instances_may_be_any():
+    only_mode = dump(0)
+    del only_mode["instances"]
+    for present in (gpu(), gpu(("1g.5gb", 0))):
+        assert state.persisted_verdict(persisted(only_mode), boards.node(present)) == "match"
+    assert state.persisted_verdict(persisted(only_mode), boards.node(gpu(mode=False))) == "differ"
 
 
 def test_another_spelling_of_a_profile_by_another_driver_is_the_same_layout():
