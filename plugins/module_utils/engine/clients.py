@@ -258,7 +258,8 @@ def _stop(
 ) -> None:
     deadline = time.monotonic() + timeout
     _begin(watch, f"stop {unit}", timeout)
-    manager.stop(unit, timeout)
+    if manager.state(unit).up:
+        manager.stop(unit, timeout)
     while True:
         state = manager.state(unit)
         if state.up:

@@ -275,9 +275,11 @@ def test_a_client_is_waited_for_until_it_has_ended_and_let_go_of_the_gpus(fake, 
     assert not fake.calls("start")
 
 
-def test_a_client_that_ends_in_failure_has_ended(fake, systemd):
-    fake.unit(DCGM, "failed")
-    clients.stop_all((DCGM,), systemd, 20)
+@pytest.mark.parametrize("ended", ["failed", "inactive"])
+def test_a_client_that_has_ended_by_itself_needs_no_stop(fake, systemd, ended):
+    fake.unit(DCGM, ended)
+    clients.stop_all((DCGM, "removed.service"), systemd, 20)
+    assert not fake.calls("stop")
 
 
 def failed_stop(manager, *units, timeout=20.0, **options):
