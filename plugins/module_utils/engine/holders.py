@@ -1,0 +1,591 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Who has a GPU or an instance open or reserved, and whom those processes belong to.
+
+This file is private to the collection gpufleet.mig and may change at any time.
+
+The driver refuses to destroy what any process has open, and its own lists show only those that compute or draw:
+monitoring, a display server or a daemon that leaks its handles is in none. So the open files of all processes are
+looked at as well. A device is known by its number, since a container can give it any name; where the number is not
+NVIDIA's, the name counts.
+
+Processes come and go meanwhile. Each is read through its own open folder of /proc, so that facts of two processes that
+had the same number one after the other are never mixed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import typing as t
+
+from .bounded import Watch
+from .model import ComputeInstance, Gpu, GpuInstance, Node, Owner, Process, Reservation, WishError
+from .owners import owner
+
+# Where sources of reservations plug in: a scheduler, a kubelet or a container runtime knows devices by their UUIDs
+# (MIG-…, MIG-GPU-…/gi/ci of old, or GPU-… for a whole GPU) and says to whom each is promised.
+Source = t.Callable[[Node], t.Iterable[tuple[str, Reservation]]]
+
+# A GPU, and for a capability file the GI and the CI: minor of the GPU, id of the GI, id of the CI.
+_Place = tuple[int, t.Optional[int], t.Optional[int]]
+
+# Where device files are that have no number of NVIDIA's, as on simulated nodes; /run/nvidia/driver is where a driver
+# that runs in a container has its root.
+_DEVICE_FOLDERS = ("/dev", "/run/nvidia/driver/dev")
+_NVIDIA_MAJOR = 195
+_LAST_GPU_MINOR = 247  # above are reserved numbers, nvidia-modeset (254) and nvidiactl (255), which are no GPU
+
+# File systems on which a device file can be opened. A file on any other one, such as NFS, is never asked for its
+# number: where the server does not answer, the question would never return.
+_WITH_DEVICES = frozenset(
+    ("devtmpfs", "tmpfs", "ramfs", "rootfs", "overlay", "aufs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
+)
+
+# Daemons that hand over to the driver when it asks them: their units, and their names as the kernel cuts them.
+_COOPERATIVE_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
+_COOPERATIVE_NAMES = ("nvidia-persiste", "nv-fabricmanage")
+
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+_LONGEST_FILE = 1 << 20
+_MOST_WORDS = 8
+
+
+class OpenDevice(t.NamedTuple):
+    """A device file that a process has open, by the name that the process opened it by.
+
+    It is the file of the GPU with this ``minor`` (0 in /dev/nvidia0), or the capability file of one of its GIs, or of
+    a CI in that.
+    """
+
+    pid: int
+    name: str
+    path: str
+    minor: int
+    gi_id: t.Optional[int] = None
+    ci_id: t.Optional[int] = None
+    uid: t.Optional[int] = None
+    owner: Owner = Owner()
+    cooperative: bool = False
+
+
+class Survey(t.NamedTuple):
+    """What was found, and why there may be more, in phrases. With an empty ``unseen`` there was nothing else to see."""
+
+    opened: tuple[OpenDevice, ...]
+    unseen: tuple[str, ...] = ()
+
+
+# --- open device files ---------------------------------------------------------------------------------------------
+
+
+def scan(watch: t.Optional[Watch] = None, root: str = "/") -> tuple[OpenDevice, ...]:
+    """The device files of GPUs and instances that processes have open; ``root`` is where /proc is."""
+    return survey(watch, root).opened
+
+
+def survey(watch: t.Optional[Watch] = None, root: str = "/") -> Survey:
+    """As scan(), and what could not be seen, so that "nobody" is only said where it is known.
+
+    Raises OSError where there is no /proc.
+    """
+    proc = os.path.join(root, "proc")
+    devices = _Devices(root)
+    mounts = _Mounts()
+    opened: list[OpenDevice] = []
+    refused = 0
+    pids = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
+    for pid in pids:
+        if watch:
+            watch.begin(f"read /proc of process {pid}")
+        try:
+            with _Folder(os.path.join(proc, str(pid))) as process:
+                opened += _opened_by(pid, process, devices, mounts)
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it ended meanwhile, and has nothing open any more
+        except OSError:
+            refused += 1
+    if watch:
+        watch.idle()
+    unseen = []
+    if refused:
+        who = "1 process" if refused == 1 else f"{refused} processes"
+        unseen.append(f"the open files of {who} cannot be read" + ("" if os.geteuid() == 0 else " without root"))
+    if 1 not in pids:
+        unseen.append("/proc does not show all processes")
+    if _in_a_container(proc):
+        unseen.append("this runs in a container or nested node, from where processes outside of it cannot be seen")
+    if devices.unmapped:
+        holding = ", ".join(map(str, sorted(devices.unmapped)))
+        unseen.append(
+            f"/proc/driver/nvidia-caps/mig-minors cannot be read, so it is not known which instance process {holding}"
+            " has open"
+        )
+    return Survey(tuple(opened), tuple(unseen))
+
+
+def units_with_open_devices(watch: t.Optional[Watch] = None, root: str = "/") -> frozenset[str]:
+    """The units that have a process with a device file of a GPU or an instance open."""
+    return frozenset(each.owner.unit for each in scan(watch, root) if each.owner.unit)
+
+
+def _in_a_container(proc: str) -> bool:
+    try:
+        return os.readlink(os.path.join(proc, "self", "ns", "pid")) != _INITIAL_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def _opened_by(pid: int, process: _Folder, devices: _Devices, mounts: _Mounts) -> list[OpenDevice]:
+    files = _open_files(process, mounts)
+    places = {(path, place) for path, status in files if (place := devices.place_of(pid, path, status)) is not None}
+    if not places:
+        return []
+    who = _who(process)
+    return [
+        OpenDevice(pid, who.name, path, minor, gi_id, ci_id, who.uid, who.owner, who.cooperative)
+        for path, (minor, gi_id, ci_id) in sorted(places, key=str)
+    ]
+
+
+def _open_files(process: _Folder, mounts: _Mounts) -> list[tuple[str, t.Optional[os.stat_result]]]:
+    """Name and status of what may be a device among the open files of a process."""
+    with process.folder("fd") as folder:
+        numbers = folder.names()
+        files = [_open_file(process, folder, number, mounts) for number in numbers]
+    if not numbers:
+        # The first thread of a process can end before the others, and then shows nothing of what they have open.
+        for thread in process.folder_names("task"):
+            with process.folder(f"task/{thread}") as task, task.folder("fd") as folder:
+                files += [_open_file(task, folder, number, mounts) for number in folder.names()]
+    return [file for file in files if file is not None]
+
+
+def _open_file(
+    process: _Folder, folder: _Folder, number: str, mounts: _Mounts
+) -> t.Optional[tuple[str, t.Optional[os.stat_result]]]:
+    try:
+        path = folder.link(number)
+        # What is no file of a file system is socket:[…], pipe:[…] or the like.
+        if not path.startswith("/"):
+            return None
+        status = folder.status(number) if mounts.may_hold_devices(process, number) else None
+    except FileNotFoundError:
+        return None  # closed meanwhile
+    return path.replace(" (deleted)", ""), status
+
+
+class _Folder:
+    """A folder of /proc that is kept open: what is read in it belongs to one process, also when that ends meanwhile."""
+
+    def __init__(self, path: str, inside: t.Optional[int] = None) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=inside)
+
+    def __enter__(self) -> _Folder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self._fd)
+
+    def folder(self, name: str) -> _Folder:
+        return _Folder(name, self._fd)
+
+    def names(self) -> list[str]:
+        return os.listdir(self._fd)
+
+    def folder_names(self, name: str) -> list[str]:
+        """The names in a folder in this one; none where it is not there."""
+        try:
+            with self.folder(name) as folder:
+                return folder.names()
+        except FileNotFoundError:
+            return []
+
+    def link(self, name: str) -> str:
+        return os.readlink(name, dir_fd=self._fd)
+
+    def status(self, name: str) -> t.Optional[os.stat_result]:
+        """What a name refers to; None where it cannot be told."""
+        try:
+            return os.stat(name, dir_fd=self._fd)
+        except OSError:
+            return None
+
+    def read(self, name: str) -> str:
+        """The text of a file in it."""
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd)
+        with open(fd, "rb") as file:
+            return file.read(_LONGEST_FILE).decode("utf-8", "replace")
+
+    def read_if_there(self, name: str) -> str:
+        try:
+            return self.read(name)
+        except OSError:
+            return ""
+
+
+class _Mounts:
+    """The file system types of all mounts, by the kernel's numbers of mounts, which are unique over all namespaces."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, str] = {}
+
+    def may_hold_devices(self, process: _Folder, number: str) -> bool:
+        """Whether an open file of a process is on a file system of which a device file can be."""
+        mount = re.search(r"^mnt_id:\s*(\d+)$", process.read_if_there(f"fdinfo/{number}"), re.MULTILINE)
+        if mount is None:
+            return False
+        if mount[1] not in self._types:
+            self._read(process)
+        return self._types.get(mount[1]) in _WITH_DEVICES
+
+    def _read(self, process: _Folder) -> None:
+        for line in process.read_if_there("mountinfo").splitlines():
+            mount, _separator, rest = line.partition(" - ")
+            self._types[mount.partition(" ")[0]] = rest.partition(" ")[0]
+
+
+class _Devices:
+    """Which GPU or instance a device file belongs to, on the node below ``root``."""
+
+    def __init__(self, root: str) -> None:
+        majors = _character_majors(os.path.join(root, "proc", "devices"))
+        self._gpu_majors = {_NVIDIA_MAJOR, *majors.get("nvidia", ()), *majors.get("nvidia-frontend", ())}
+        self._capability_majors = majors.get("nvidia-caps", set())
+        self._capabilities = _capabilities(os.path.join(root, "proc", "driver", "nvidia-caps", "mig-minors"))
+        folders = {*_DEVICE_FOLDERS, *(os.path.join(os.path.realpath(root), each[1:]) for each in _DEVICE_FOLDERS)}
+        places = "|".join(map(re.escape, sorted(folders)))
+        self._name = re.compile(rf"(?:{places})/(?:nvidia(?P<gpu>\d+)|nvidia-caps/nvidia-cap(?P<cap>\d+))")
+        self.unmapped: set[int] = set()
+
+    def place_of(self, pid: int, path: str, status: t.Optional[os.stat_result]) -> t.Optional[_Place]:
+        """What a process has open with this file; None when it is neither of a GPU nor of an instance."""
+        if status is not None and stat.S_ISCHR(status.st_mode):
+            major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
+            if major in self._gpu_majors:
+                return _gpu(minor)
+            if major in self._capability_majors:
+                return self._capability(pid, minor)
+        name = self._name.fullmatch(path)
+        if name is None:
+            return None
+        return _gpu(int(name["gpu"])) if name["gpu"] else self._capability(pid, int(name["cap"]))
+
+    def _capability(self, pid: int, minor: int) -> t.Optional[_Place]:
+        if not self._capabilities:
+            self.unmapped.add(pid)
+        return self._capabilities.get(minor)
+
+
+def _gpu(minor: int) -> t.Optional[_Place]:
+    return (minor, None, None) if minor <= _LAST_GPU_MINOR else None
+
+
+def _character_majors(path: str) -> dict[str, set[int]]:
+    """Major numbers of character devices by the names of their drivers, from /proc/devices."""
+    majors: dict[str, set[int]] = {}
+    characters, _heading, _blocks = _text_of(path).partition("Block devices:")
+    for line in characters.splitlines():
+        number, _space, name = line.strip().partition(" ")
+        if number.isdigit():
+            majors.setdefault(name.strip(), set()).add(int(number))
+    return majors
+
+
+def _capabilities(path: str) -> dict[int, _Place]:
+    """What each capability file is for, by its minor number: the driver's table of ``gpu0/gi7/ci0/access 67``.
+
+    The files for configuring and for monitoring all instances are in it too. They keep nobody's instance.
+    """
+    found: dict[int, _Place] = {}
+    pattern = r"^gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)$"
+    for gpu, gi_id, ci_id, minor in re.findall(pattern, _text_of(path), re.MULTILINE):
+        found[int(minor)] = (int(gpu), int(gi_id), int(ci_id) if ci_id else None)
+    return found
+
+
+def _text_of(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+# --- whose a process is --------------------------------------------------------------------------------------------
+
+
+class _Who(t.NamedTuple):
+    name: str = ""
+    uid: t.Optional[int] = None
+    owner: Owner = Owner()
+    cooperative: bool = False
+
+
+def _who(process: _Folder) -> _Who:
+    """Name, user and owner of a process. Raises OSError when it has ended."""
+    name = _printable(process.read("comm").rstrip("\n"))
+    belongs_to = owner(process.read_if_there("cgroup"))
+    uid = re.search(r"^Uid:\s*(\d+)", process.read_if_there("status"), re.MULTILINE)
+    number = int(uid[1]) if uid else None
+    return _Who(name, number, belongs_to, _is_cooperative(name, number, belongs_to))
+
+
+def _is_cooperative(name: str, uid: t.Optional[int], belongs_to: Owner) -> bool:
+    """Whether it hands over to the driver: the daemons that do, by their unit, or by name if root started them.
+
+    In a container they are out of reach of who asks them, and hold a GPU like anybody else.
+    """
+    if belongs_to.container or belongs_to.pod:
+        return False
+    return belongs_to.unit in _COOPERATIVE_UNITS or (name in _COOPERATIVE_NAMES and uid == 0)
+
+
+def _who_has(pid: int, watch: t.Optional[Watch], root: str) -> _Who:
+    """Whose the process of this number is; nothing is known of one that has ended or is not seen from here."""
+    if watch:
+        watch.begin(f"read /proc of process {pid}")
+    try:
+        with _Folder(os.path.join(root, "proc", str(pid))) as process:
+            return _who(process)
+    except OSError:
+        return _Who()
+    finally:
+        if watch:
+            watch.idle()
+
+
+def _printable(text: str) -> str:
+    """Text from outside as one line that can be shown."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+# --- a node with its holders ---------------------------------------------------------------------------------------
+
+
+def attach(
+    node: Node,
+    opened: t.Iterable[OpenDevice],
+    reservations: t.Iterable[Source] = (),
+    root: str = "/",
+    watch: t.Optional[Watch] = None,
+) -> Node:
+    """The node with those who have its GPUs and instances open, and those to whom they are promised.
+
+    A process that has the capability file of an instance open is in the processes of that CI; one that has the file of
+    the GI only is in all CIs of it. Who has the GPU itself open, or something that is gone, is in the processes of the
+    GPU. Processes that NVML listed are told whom they belong to. Raises WishError when something is reserved that is
+    not there.
+    """
+    everything = tuple(opened)
+    known = {each.pid: _Who(each.name, each.uid, each.owner, each.cooperative) for each in everything}
+
+    def who(pid: int) -> _Who:
+        if pid not in known:
+            known[pid] = _who_has(pid, watch, root)
+        return known[pid]
+
+    gpus = []
+    for gpu in node.gpus:
+        # Where the driver does not say its number, whatever is open may be this GPU.
+        of_this = [each for each in everything if gpu.minor in (None, each.minor)]
+        gpus.append(_with_processes(gpu, of_this, who))
+    node = node._replace(gpus=tuple(gpus))
+    for source in reservations:
+        for device, reservation in source(node):
+            node = _with_reservation(node, device, reservation)
+    return node
+
+
+def _with_processes(gpu: Gpu, opened: t.Sequence[OpenDevice], who: t.Callable[[int], _Who]) -> Gpu:
+    """The GPU with what each process has open put where it belongs."""
+    files_of: dict[int, list[OpenDevice]] = {}
+    for each in opened:
+        files_of.setdefault(each.pid, []).append(each)
+    at: dict[t.Optional[tuple[int, int]], dict[int, tuple[str, ...]]] = {}
+    for pid, files in files_of.items():
+        places: list[t.Optional[tuple[int, int]]] = [*_places(gpu, files)]
+        for place in places or [None]:
+            paths = tuple(file.path for file in files if place is None or _concerns(file, place))
+            at.setdefault(place, {})[pid] = paths
+    instances = tuple(
+        instance._replace(
+            compute=tuple(
+                compute._replace(
+                    processes=_merged(compute.processes, at.get(_ids(instance, compute), {}), who),
+                )
+                for compute in instance.compute
+            )
+        )
+        for instance in gpu.instances
+    )
+    return gpu._replace(instances=instances, processes=_merged(gpu.processes, at.get(None, {}), who))
+
+
+def _ids(instance: GpuInstance, compute: ComputeInstance) -> tuple[int, int]:
+    return t.cast("tuple[int, int]", (instance.id, compute.id))
+
+
+def _places(gpu: Gpu, files: t.Sequence[OpenDevice]) -> list[tuple[int, int]]:
+    """The CIs (GI id, CI id) that a process has open with these files.
+
+    The file of a GI without any of its CIs counts for all of them. A file of an instance that is not there any more
+    counts for none.
+    """
+    found = []
+    for instance in gpu.instances:
+        named = {file.ci_id for file in files if file.gi_id == instance.id}
+        here = [compute for compute in instance.compute if compute.id in named or named == {None}]
+        found += [_ids(instance, compute) for compute in here]
+    return found
+
+
+def _concerns(file: OpenDevice, place: tuple[int, int]) -> bool:
+    """Whether a file is one of those by which a CI is used: the GPU's, its GI's and its own."""
+    gi_id, ci_id = place
+    return file.gi_id in (None, gi_id) and file.ci_id in (None, ci_id)
+
+
+def _merged(
+    processes: t.Sequence[Process], opened: t.Mapping[int, tuple[str, ...]], who: t.Callable[[int], _Who]
+) -> tuple[Process, ...]:
+    """Those that were known, with what was found out about them, and after them the others; each once."""
+    found = {process.pid: process for process in processes}
+    for pid, paths in opened.items():
+        known = found.get(pid) or Process(pid, who(pid).name, kind="open", listed=False)
+        found[pid] = known._replace(opened=paths)
+    return tuple(
+        process._replace(owner=who(pid).owner, cooperative=who(pid).cooperative) for pid, process in found.items()
+    )
+
+
+# --- reservations --------------------------------------------------------------------------------------------------
+
+
+def reservations_of(entries: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[Source, ...]:
+    """Sources for what the caller knows to be reserved: ``{"device": "MIG-…", "holder": "Slurm job 123"}`` each.
+
+    Raises WishError when an entry is not of this form.
+    """
+    promised = []
+    for number, entry in enumerate(entries):
+        texts = [entry.get(key) for key in ("device", "holder")] if isinstance(entry, t.Mapping) else []
+        if len(texts) != 2 or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise WishError(
+                f"reservations[{number}] must say a device (MIG-… or GPU-…) and its holder, both as text; correct it"
+            )
+        device, holder = (_printable(str(text).strip()) for text in texts)
+        promised.append((device, Reservation(holder, "given")))
+    return (lambda _node: promised,) if promised else ()
+
+
+def _with_reservation(node: Node, device: str, reservation: Reservation) -> Node:
+    """The node with one promise more. Raises WishError when it has no such device."""
+    wanted = device.lower()
+    for position, gpu in enumerate(node.gpus):
+        changed = _reserve(gpu, wanted, reservation)
+        if changed is not None:
+            return node._replace(gpus=(*node.gpus[:position], changed, *node.gpus[position + 1 :]))
+    raise WishError(
+        f"{_printable(device)} is reserved for {reservation.holder}, but this node has no such device; look at what"
+        " mig_info shows, and correct the reservation"
+    )
+
+
+def _reserve(gpu: Gpu, device: str, reservation: Reservation) -> t.Optional[Gpu]:
+    """The GPU with the promise, if this device (in lower case) is the GPU or one of its MIG devices."""
+    if device == gpu.uuid.lower() and device:
+        return gpu._replace(reservations=(*gpu.reservations, reservation))
+    found = False
+    instances = []
+    for instance in gpu.instances:
+        compute = []
+        for each in instance.compute:
+            legacy = f"mig-{gpu.uuid}/{instance.id}/{each.id}".lower()
+            if device in ((each.uuid or "").lower(), legacy):
+                found = True
+                each = each._replace(reservations=(*each.reservations, reservation))
+            compute.append(each)
+        instances.append(instance._replace(compute=tuple(compute)))
+    return gpu._replace(instances=tuple(instances)) if found else None
+
+
+# --- in words ------------------------------------------------------------------------------------------------------
+
+
+def words(process: Process) -> str:
+    """A process in a sentence: ``process 4711 (python) of Slurm job 123``."""
+    name = f" ({process.name})" if process.name else ""
+    parts = [f"process {process.pid}{name}", *_owner_in_words(process.owner)]
+    said = " ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:])
+    if process.listed:
+        return said
+    return f"{said}, which has {_some(process.opened)} open and is in no list of the driver"
+
+
+def _owner_in_words(belongs_to: Owner) -> list[str]:
+    """Phrases that follow a process, from what matters most."""
+    said = []
+    if belongs_to.job:
+        said.append(f"of Slurm job {belongs_to.job}")
+    if belongs_to.pod:
+        said.append(f"of pod {belongs_to.pod}")
+    if belongs_to.container:
+        runtime = f" ({belongs_to.runtime})" if belongs_to.runtime else ""
+        container = f"container {_short(belongs_to.container)}{runtime}"
+        said.append(container if belongs_to.pod else f"in {container}")
+    if said:
+        return said
+    if belongs_to.session:
+        return [f"of login session {belongs_to.session}"]
+    manager, _slash, unit = belongs_to.unit.rpartition("/")
+    if manager:
+        return [f"of {unit} of {manager}"]
+    return [f"of {unit}"] if unit else []
+
+
+def _short(container: str) -> str:
+    """An id as the tools of the runtimes show and take it."""
+    return container[:12] if re.fullmatch("[0-9a-f]{64}", container) else container
+
+
+def _some(things: t.Sequence[str]) -> str:
+    """``a, b and 3 more``."""
+    shown = list(things[:_MOST_WORDS])
+    if len(things) > len(shown):
+        shown.append(f"{len(things) - len(shown)} more")
+    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown) or "a device file"
+
+
+def why_in_use(node: Node, gpu: int, gi_id: t.Optional[int] = None, unseen: t.Sequence[str] = ()) -> str:
+    """Who holds a GI (or with None the GPU), after the driver said IN_USE: one or two sentences.
+
+    ``node`` is what attach() returned, ``gpu`` an index, ``unseen`` what survey() could not see.
+    """
+    board = next(each for each in node.gpus if each.index == gpu)
+    inside = {
+        process.pid: process
+        for instance in board.instances
+        if gi_id in (None, instance.id)
+        for compute in instance.compute
+        for process in compute.processes
+    }
+    around = {process.pid: process for process in board.processes}
+    if gi_id is None:
+        inside.update(around)
+    if inside:
+        return f"It is held by {_some([words(each) for each in inside.values()])}; stop what is running there."
+    if around:
+        return (
+            "No process is seen in the instance itself, but the GPU is open, and monitoring is known to keep instances"
+            f" that way: {_some([words(each) for each in around.values()])}; stop it."
+        )
+    if unseen:
+        return f"Nobody is found who holds it, but not everything could be seen: {'; '.join(unseen)}."
+    return (
+        "Nobody is found who holds it: no process is in a list of the driver, and none has a device file of it open."
+        " If running it again does not help, look into 'dmesg'."
+    )
