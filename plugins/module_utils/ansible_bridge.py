@@ -6,22 +6,29 @@
 
 This file is private to the collection gpufleet.mig and may change at any time.
 
-``planner`` and ``transaction`` are imported where something differs and nowhere else: a node that is as wanted is
-read and compared, and pays for nothing more.
+This process never opens NVML: a driver that hangs must not hang the module. It reads in a child, and ``worker.change``
+makes changes in one that outlives this process if need be.
+
+What plans and changes is imported where there is something to change and nowhere else: a node where there is nothing to
+do is read and compared, and pays for nothing more. But it is imported here, before the worker is forked: the worker may
+live on when this process has ended and Ansible has removed the files that it would import from.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import os
+import pwd
 import py_compile
 import shutil
+import sys
 import tempfile
 import types
 import typing as t
 
-from .engine import compare, configs, drawing, driver, report
-from .engine.model import DriverError, Gpu, GpuWish, MigError, Node, Plan, Wanted, WishError
+from .engine import bounded, compare, configs, drawing, driver, report, state
+from .engine.model import Client, Gpu, GpuWish, Job, MigError, Node, Orders, Plan, Wanted, WishError
 from .engine.profiles import counted
 
 if t.TYPE_CHECKING:
@@ -30,11 +37,24 @@ if t.TYPE_CHECKING:
     from .engine.transaction import Outcome
 
 Result = dict[str, t.Any]
-
-DEFAULT_STATE_DIR = "/var/lib/gpufleet-mig"
+Params = dict[str, t.Any]
+Opener = t.Callable[[bounded.Watch], t.ContextManager[driver.Session]]
 
 # Documented in the fragment gpufleet.mig.state.
 COMMON_ARGUMENTS: dict[str, t.Any] = {"state_dir": {"type": "path"}, "_binding": {"type": "path"}}
+
+READ_ARGUMENTS: dict[str, t.Any] = {"operation_timeout": {"type": "float", "default": 60}}
+
+# Documented in the fragment gpufleet.mig.change.
+CHANGE_ARGUMENTS: dict[str, t.Any] = {
+    **READ_ARGUMENTS,
+    "evict": {"type": "str", "choices": ["none", "reserved", "clients"], "default": "none"},
+    "clients": {"type": "list", "elements": "raw", "default": []},
+    "reservations": {"type": "list", "elements": "dict", "default": []},
+    "manage_drm": {"type": "bool", "default": False},
+    "lock_timeout": {"type": "float", "default": 300},
+    "client_timeout": {"type": "float", "default": 90},
+}
 
 
 def run(module: AnsibleModule, work: t.Callable[[AnsibleModule], Result]) -> None:
@@ -42,14 +62,100 @@ def run(module: AnsibleModule, work: t.Callable[[AnsibleModule], Result]) -> Non
     try:
         result = work(module)
     except MigError as error:
-        module.fail_json(**failure(error))
-    module.exit_json(**result)
+        result = failure(error)
+    answer = module.fail_json if result.get("failed") else module.exit_json
+    try:
+        answer(**result)
+    except SystemExit:
+        # It may still be that nobody listens: then this fails, and the next run finds the result where it was kept.
+        sys.stdout.flush()
+        _confirm(module, result)
+        raise
 
 
 def failure(error: MigError) -> Result:
     """A failed task's result: the sentence, what the engine knows about it, and whether anything was touched."""
-    lacks_binding = {"binding_missing": True} if _is_missing_binding(error) else {}
-    return {"changed": False, "altered": False, **error.details, **lacks_binding, "msg": str(error)}
+    details = dict(error.details)
+    if details.get("error") == "BINDING_MISSING":
+        details["binding_missing"] = True
+    if "lock" in details:
+        details["in_progress"] = {**details.pop("lock"), "running": True}
+    return {"failed": True, "changed": False, "altered": False, **details, "msg": str(error)}
+
+
+def orders(params: Params) -> Orders:
+    """What the task lets a change do, from the options that all changing modules have. Raises WishError."""
+    named: tuple[Client, ...] = ()
+    if params["clients"]:
+        from .engine import clients
+
+        named = clients.parse(params["clients"])
+    return Orders(
+        evict=params["evict"],
+        clients=named,
+        reservations=tuple(params["reservations"]),
+        allow_reset=bool(params.get("allow_reset")),
+        manage_drm=params["manage_drm"],
+        recover=params.get("recover") or "forward",
+        lock_timeout=_seconds(params, "lock_timeout", least=0),
+        operation_timeout=_seconds(params, "operation_timeout"),
+        client_timeout=_seconds(params, "client_timeout"),
+        lease=_seconds(params, "lease", least=0) if "lease" in params else 0.0,
+        run_id=params.get("run_id") or "",
+        who=_who(),
+    )
+
+
+def opener(params: Params) -> Opener:
+    """What opens a session of NVML, for the engine to do in a child."""
+    return functools.partial(driver.Session, load_binding(params))
+
+
+def _observe(opener: Opener, orders: Orders) -> Node:
+    """Read the node in a child. Raises MigError."""
+
+    def read(watch: bounded.Watch) -> Node:
+        with opener(watch) as session:
+            return session.read_node()
+
+    return bounded.ask(read, orders.operation_timeout)
+
+
+def _seconds(params: Params, option: str, least: float = 0.001) -> float:
+    value = float(params[option])
+    if not least <= value <= _MANY_SECONDS:
+        raise WishError(
+            f"{option} is {value:g}; it must be a number of seconds{' above 0' if least else ', 0 or more'}."
+        )
+    return value
+
+
+# A day. Whoever means "for ever" gets a number that the kernel takes for a timer.
+_MANY_SECONDS = 86400.0
+
+
+def _who() -> str:
+    """Who runs this, for the records of the node and for others who have to wait: ``alice (as root)``."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = f"user {os.geteuid()}"
+    login = os.environ.get("SUDO_USER") or user
+    return login if login == user else f"{login} (as {user})"
+
+
+def _confirm(module: AnsibleModule, result: Result) -> None:
+    """The caller has the result of its change, or of the one that it resumed: it need not be kept any longer."""
+    if "txid" not in result or module.check_mode:
+        return
+    told = (result["txid"], (result.get("resumed") or {}).get("txid"))
+    places = state.places(module.params["state_dir"])
+    try:
+        kept = state.read_result(places)
+        if kept is not None and kept.get("txid") in told:
+            state.clear_result(places)
+    except MigError:
+        pass  # then the next run says it once more
 
 
 # --- mig_info ------------------------------------------------------------------------------------------------------
@@ -57,88 +163,156 @@ def failure(error: MigError) -> Result:
 
 def info(module: AnsibleModule) -> Result:
     """The node as it is; what keeps NVML from answering is part of the report, not a failure."""
+    places = state.places(module.params["state_dir"])
+    timeout = _seconds(module.params, "operation_timeout")
+    result: Result = {"changed": False, "in_progress": state.in_progress(places)}
     try:
-        with driver.Session(_load_binding(module.params)) as session:
-            node = session.read_node()
-    except DriverError as error:
-        return _unavailable(error)
-    return {"changed": False, "available": True, **report.node_report(node)}
+        node = _observe(opener(module.params), Orders(operation_timeout=timeout))
+    except MigError as error:
+        return {**result, **_unavailable(error)}
+    return {**result, "available": True, "persisted": _persisted(module, places, node), **report.node_report(node)}
 
 
-def _unavailable(error: DriverError) -> Result:
+def _unavailable(error: MigError) -> Result:
+    name = str(error.details.get("error", "UNKNOWN"))
     problem = {
-        "call": error.details.get("call", ""),
-        "error": error.error,
+        "call": error.details.get("call") or error.details.get("operation", ""),
+        "error": name,
         "message": str(error),
-        "remedy": driver.remedy(error.error),
+        "remedy": driver.remedy(name),
     }
-    lacks_binding = {"binding_missing": True} if _is_missing_binding(error) else {}
-    return {"changed": False, "available": False, "problem": problem, **lacks_binding}
+    lacks_binding = {"binding_missing": True} if name == "BINDING_MISSING" else {}
+    return {"available": False, "problem": problem, **lacks_binding}
+
+
+def _persisted(module: AnsibleModule, places: state.Places, node: Node) -> t.Optional[str]:
+    """Whether a boot would restore what is there; None when that cannot be told, which is only news to root."""
+    try:
+        return state.persisted_verdict(state.read_wanted(places), node)
+    except state.StateError as error:
+        if error.details["reason"] != "permission":
+            module.warn(str(error))
+        return None
 
 
 # --- mig_config ----------------------------------------------------------------------------------------------------
 
 
+class _Task(t.NamedTuple):
+    """What mig_config works with. ``resolve`` is None when all there is to do is to end an unfinished change."""
+
+    module: AnsibleModule
+    places: state.Places
+    orders: Orders
+    binding: types.ModuleType
+    resolve: t.Optional[t.Callable[[Node], Wanted]]
+
+    @property
+    def opener(self) -> Opener:
+        return functools.partial(driver.Session, self.binding)
+
+    @property
+    def job(self) -> Job:
+        return Job(self.resolve, self.orders, what=_what(self.module.params))
+
+
 def config(module: AnsibleModule) -> Result:
-    """Bring the node to what is wanted: read, resolve, compare, and, where it differs, plan and apply."""
+    """Bring the node to what is wanted: read, resolve, compare, and, where there is something to do, have it done."""
     params = module.params
-    binding = _load_binding(params)
-    open_session = functools.partial(driver.Session, binding)
-    with open_session() as session:
-        node = session.read_node()
-    wanted = _resolve(node, params)
+    places = state.places(params["state_dir"])
+    resolve = functools.partial(_resolve, params=params) if _has_wish(params) else None
+    task = _Task(module, places, orders(params), load_binding(params), resolve)
+    node = _observe(task.opener, task.orders)
+    unfinished = state.in_progress(places)
+    wanted = resolve(node) if resolve else Wanted("", "unfinished", {})
     verdict, differences = compare.verdict(node, wanted)
     if verdict == "unknown":
         reasons = " ".join(_in_words(node, differences))
         raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {reasons}")
-    origin = _keep_binding(module, binding)
+    persisted = state.persisted_verdict(state.read_wanted(places), node, wanted.wishes)
+    remembered = persisted == "match" or not wanted.wishes
+    untold = state.read_result(places)
+    converged = verdict == "match" and remembered and unfinished is None and not _is_for(untold, wanted)
     result: Result = {
         "changed": False,
         "altered": False,
         "verdict": verdict,
-        "label": wanted.label,
-        "label_source": wanted.source,
+        "converged": converged,
+        **_about_wish(wanted),
         "before": _layouts(node),
         "after": _layouts(node),
-        "unlisted": list(wanted.unlisted),
-        "without_mig": list(wanted.skipped),
         "reset_required": [],
         "reboot_required": [],
-        "binding": origin,
+        "persisted": persisted,
+        "binding": _keep_binding(task),
     }
-    if verdict == "match":
-        return {**result, "msg": _summary("as wanted", node, wanted)}
+    if converged:
+        return {**result, "msg": _summary("as wanted", node, wanted) if resolve else "There is no unfinished change."}
     result["differences"] = _in_words(node, differences)
-    return {**result, **_change(module, open_session, node, wanted)}
+    if not module.check_mode:
+        return {**result, **_change(task)}
+    if unfinished is not None and unfinished.get("running"):
+        return {**result, **_would_wait(unfinished, wanted)}
+    return {**result, **_prediction(task, unfinished)}
 
 
-def _change(module: AnsibleModule, open_session: t.Any, node: Node, wanted: Wanted) -> Result:
-    """Plan the way to what is wanted, and go it unless this is check mode."""
-    from .engine import planner, transaction
-
-    plan = planner.plan_node(node, wanted)
-    planned = {"plan": report.plan_report(plan, node)}
-    transaction.require_possible(node, plan)
-    if module.check_mode:
-        return {**planned, **_prediction(node, wanted, plan)}
-    outcome = transaction.apply(open_session, node, plan, wanted)
-    if outcome.error is not None:
-        module.fail_json(**{**failure(outcome.error), **_rollback(outcome)})
-    return {**planned, **_what_was_done(node, wanted, outcome)}
-
-
-def _prediction(node: Node, wanted: Wanted, plan: Plan) -> Result:
-    """What a real run would answer. A mode that is pending already ends it before any instance is touched."""
-    waiting = [index for index, wish in wanted.wishes.items() if _waits(node.gpus[index], wish)]
-    if waiting:
-        reboot = [index for index in waiting if driver.mode_change_needs_reboot(node.gpus[index])]
-        return _waiting(wanted, reset=[index for index in waiting if index not in reboot], reboot=reboot)
-    after = _as_planned(node, plan)
+def _about_wish(wanted: Wanted) -> Result:
     return {
-        "changed": bool(plan.steps),
-        "after": _layouts(after),
-        "diff": report.diff_text(node, plan),
-        "msg": _summary(f"would change {counted(sum(bool(p.steps) for p in plan.gpus), 'GPU')}", after, wanted),
+        "label": wanted.label,
+        "label_source": wanted.source,
+        "unlisted": list(wanted.unlisted),
+        "without_mig": list(wanted.skipped),
+    }
+
+
+def _is_for(untold: t.Optional[Result], wanted: Wanted) -> bool:
+    """Whether the result of an earlier change, of which nobody has heard, is one for this wish."""
+    if untold is None:
+        return False
+    from .engine import worker
+
+    return bool(untold.get("wish") == worker.digest(wanted))
+
+
+# --- check mode ----------------------------------------------------------------------------------------------------
+
+
+def _prediction(task: _Task, unfinished: t.Optional[Result]) -> Result:
+    """What a real run would answer: from the plan that it would make, and refused where it would refuse."""
+    from .engine import worker
+
+    node = worker.observe(task.opener, task.orders, with_holders=True)
+    foreseen = worker.foresee(task.places, node, task.job)
+    recovered = {**(unfinished or {}), "direction": foreseen.recovered}
+    result: Result = {"recovered": recovered} if foreseen.recovered else {}
+    wanted = foreseen.wanted or Wanted("", "unfinished", {})
+    if foreseen.plan is None:
+        said = f"The unfinished change {_change_in_words(recovered)} would be taken back."
+        return {**result, "changed": True, **_pictures(node, foreseen.origin), "msg": said}
+    result["plan"] = report.plan_report(foreseen.plan, node)
+    waiting = [index for index, wish in wanted.wishes.items() if _waits(node.gpus[index], wish)]
+    if waiting and not task.orders.allow_reset:
+        reboot = [index for index in waiting if driver.mode_change_needs_reboot(node.gpus[index])]
+        return {**result, **_waiting(wanted, [index for index in waiting if index not in reboot], reboot)}
+    after = _as_planned(node, foreseen.plan)
+    parts = [f"would finish the change {_change_in_words(recovered)}"] if foreseen.recovered else []
+    changing = sum(bool(gpu_plan.steps) for gpu_plan in foreseen.plan.gpus)
+    if waiting:
+        parts.append(f"would reset {_indices(waiting)}")
+    if changing:
+        parts.append(f"would change {counted(changing, 'GPU')}")
+    if not parts:
+        parts.append("as wanted, and would be remembered for the next boot")
+    return {**result, "changed": True, **_pictures(node, after), "msg": _summary(", ".join(parts), after, wanted)}
+
+
+def _would_wait(running: Result, wanted: Wanted) -> Result:
+    """Nothing can be planned on a node that somebody else changes at this moment."""
+    return {
+        "changed": True,
+        "in_progress": running,
+        "msg": f"{_title(wanted)}: the change {_change_in_words(running)} is running on this node; a real run would"
+        " wait for it and then do what is left to do.",
     }
 
 
@@ -146,23 +320,102 @@ def _waits(gpu: Gpu, wish: GpuWish) -> bool:
     return gpu.mode_current != wish.enabled and gpu.mode_pending == wish.enabled
 
 
-def _what_was_done(node: Node, wanted: Wanted, outcome: Outcome) -> Result:
+def _as_planned(node: Node, plan: Plan) -> Node:
+    planned = {p.gpu: p for p in plan.gpus if p.steps}
+    return node._replace(
+        gpus=tuple(
+            gpu._replace(
+                mode_current=planned[gpu.index].enabled,
+                mode_pending=planned[gpu.index].enabled,
+                instances=planned[gpu.index].after,
+            )
+            if gpu.index in planned
+            else gpu
+            for gpu in node.gpus
+        )
+    )
+
+
+# --- a real run ----------------------------------------------------------------------------------------------------
+
+
+def _change(task: _Task) -> Result:
+    """Have the change made, and say what became of it."""
+    # kinds is not used by the worker alone; it must find it loaded, whatever becomes of the files of this module.
+    from .engine import kinds, worker  # noqa: F401  # pylint: disable=unused-import
+
+    outcome = worker.change(task.places, task.opener, task.job)
+    for warning in (*outcome.warnings, *outcome.not_started):
+        task.module.warn(warning)
+    result = _what_happened(outcome)
+    if outcome.error is not None:
+        return {**failure(outcome.error), **result, **_rollback(outcome)}
+    wanted = outcome.wanted or Wanted("", "unfinished", {})
+    before = outcome.before or outcome.after
     verdict, differences = compare.verdict(outcome.after, wanted)
-    changed = {step.gpu for step in outcome.steps_done}
-    result: Result = {
-        "changed": outcome.changed,
-        "altered": outcome.altered,
-        "verdict": verdict,
-        "differences": _in_words(outcome.after, differences),
-        "after": _layouts(outcome.after),
-        "diff": report.diff_text(node, outcome.after),
-        "uuid_map": outcome.uuid_map or {},
-        "msg": _summary(f"changed {counted(len(changed), 'GPU')}", outcome.after, wanted),
-    }
+    result.update(
+        verdict=verdict,
+        differences=_in_words(outcome.after, differences),
+        **_about_wish(wanted),
+        persisted=state.persisted_verdict(state.read_wanted(task.places), outcome.after, wanted.wishes),
+        uuid_map=outcome.uuid_map or {},
+        plan=report.plan_report(outcome.plan, before) if outcome.plan else [],
+    )
+    if outcome.resumed:
+        return {**result, **_resumed(outcome.resumed, outcome.after, wanted)}
+    result.update(_pictures(before, outcome.after), before=_layouts(before), msg=_done_in_words(outcome, wanted))
     if outcome.reset_required or outcome.reboot_required:
         gone = [step.gpu for step in outcome.steps_done if step.kind == "destroy_gi"]
         result.update(_waiting(wanted, list(outcome.reset_required), list(outcome.reboot_required), gone))
     return result
+
+
+def _what_happened(outcome: Outcome) -> Result:
+    """What is told of every change, whether it ended well or not."""
+    result: Result = {
+        "changed": outcome.changed or outcome.remembered,
+        "altered": outcome.altered,
+        "txid": outcome.txid,
+        "clients": {"stopped": list(outcome.stopped), "not_started": list(outcome.not_started)},
+    }
+    if outcome.recovered:
+        result["recovered"] = {**(outcome.unfinished or {}), "direction": outcome.recovered}
+    if outcome.pending_left:
+        result["pending_left"] = list(outcome.pending_left)
+    return result
+
+
+def _done_in_words(outcome: Outcome, wanted: Wanted) -> str:
+    unfinished = _change_in_words(outcome.unfinished or {})
+    if outcome.recovered == "back":
+        said = f"The unfinished change {unfinished} was taken back."
+        return f"{said} What this task wishes was not followed; run again for it." if wanted.wishes else said
+    changed = {step.gpu for step in outcome.steps_done}
+    parts = [f"finished the change {unfinished}"] if outcome.recovered else []
+    if changed:
+        parts.append(f"changed {counted(len(changed), 'GPU')}")
+    if not parts:
+        parts.append("as wanted, and remembered for the next boot now" if outcome.remembered else "as wanted")
+    return _summary(", ".join(parts), outcome.after, wanted)
+
+
+def _resumed(untold: Result, node: Node, wanted: Wanted) -> Result:
+    """What an earlier run did for this wish, told by the run that found the node as wanted."""
+    from .engine import layouts
+
+    dumps = {dump.get("uuid"): dump for dump in untold["before"]}
+    before = node._replace(
+        gpus=tuple(layouts.load(dumps[gpu.uuid], gpu) if gpu.uuid in dumps else gpu for gpu in node.gpus)
+    )
+    said = f"as wanted since the change {_change_in_words(untold)}, whose result had reached nobody"
+    return {
+        "changed": True,
+        "resumed": {key: untold.get(key) for key in ("txid", "label", "finished")},
+        **_pictures(before, node),
+        "before": _layouts(before),
+        "uuid_map": untold.get("uuid_map", {}),
+        "msg": _summary(said, node, wanted),
+    }
 
 
 def _waiting(wanted: Wanted, reset: list[int], reboot: list[int], gone: t.Sequence[int] = ()) -> Result:
@@ -191,49 +444,68 @@ def _rollback(outcome: Outcome) -> Result:
 
     The layouts are only there where they tell something new: a failed task's result is shown as a whole.
     """
-    result: Result = {"changed": outcome.changed, "altered": outcome.altered, "rolled_back": bool(outcome.rolled_back)}
+    result: Result = {"rolled_back": bool(outcome.rolled_back)}
     if outcome.rolled_back:
         return {**result, "msg": f"{outcome.error} The layout from before is restored."}
-    return {
-        **result,
-        "msg": f"{outcome.error} Not everything could be restored: {'; '.join(outcome.missing)}.",
-        "missing": list(outcome.missing),
-        "after": _layouts(outcome.after),
-        "uuid_map": outcome.uuid_map or {},
-    }
-
-
-def _as_planned(node: Node, plan: Plan) -> Node:
-    planned = {p.gpu: p for p in plan.gpus if p.steps}
-    return node._replace(
-        gpus=tuple(
-            gpu._replace(
-                mode_current=planned[gpu.index].enabled,
-                mode_pending=planned[gpu.index].enabled,
-                instances=planned[gpu.index].after,
-            )
-            if gpu.index in planned
-            else gpu
-            for gpu in node.gpus
-        )
+    result.update(
+        msg=f"{outcome.error} Not everything could be restored: {'; '.join(outcome.missing)}.",
+        missing=list(outcome.missing),
+        after=_layouts(outcome.after),
+        uuid_map=outcome.uuid_map or {},
     )
+    if outcome.recovery:
+        with open(outcome.recovery, encoding="utf-8") as file:
+            result["recovery"] = {"path": outcome.recovery, "layout": json.load(file)["gpus"]}
+        result["msg"] += f" The layout from before is in {outcome.recovery}, and in this result as recovery.layout."
+    return result
 
 
 # --- the wish ------------------------------------------------------------------------------------------------------
 
 
-def _resolve(node: Node, params: dict[str, t.Any]) -> Wanted:
+def _has_wish(params: Params) -> bool:
+    return any(params[name] for name in ("label", "label_by_gpu", "config")) or params["layout"] is not None
+
+
+def _resolve(node: Node, params: Params) -> Wanted:
     """The wish for this node in terms of its own GPUs. Raises WishError."""
+    gpus = "all" if params["gpus"] == ["all"] else params["gpus"]
+    if params["layout"] is not None:
+        from .engine import layouts
+
+        configs.check_expected(node, params["expected_gpus"])
+        return layouts.resolve(node, params["layout"], gpus=gpus, accept_replacement=params["accept_replacement"])
     options = {name: params[name] for name in ("configs", "unlisted", "expected_gpus", "allow_empty", "mode_only")}
-    options["gpus"] = "all" if params["gpus"] == ["all"] else params["gpus"]
     if params["label_by_gpu"]:
         from .engine import kinds
 
-        return kinds.resolve(node, params["label_by_gpu"], label=params["label"], **options)
-    return configs.resolve(node, label=params["label"], config=params["config"], **options)
+        return kinds.resolve(node, params["label_by_gpu"], label=params["label"], gpus=gpus, **options)
+    return configs.resolve(node, label=params["label"], config=params["config"], gpus=gpus, **options)
+
+
+def _what(params: Params) -> str:
+    """The task in a few words, for records: ``mig_config label all-1g.5gb``."""
+    if params["label"] and not params["label_by_gpu"]:
+        return f"mig_config label {state.printable(params['label'])}"
+    wishes = ("label_by_gpu", "config", "layout")
+    named = next((name for name in wishes if params[name] is not None), f"recover {params['recover']}")
+    return f"mig_config {named}"
 
 
 # --- words and pictures --------------------------------------------------------------------------------------------
+
+
+def _pictures(before: Node, after: Node) -> Result:
+    return {"after": _layouts(after), "diff": report.diff_text(before, after)}
+
+
+def _change_in_words(change: Result) -> str:
+    """``20260101T000000Z-0a1b2c3d (mig_config label all-1g.5gb) of alice``."""
+    if "unreadable" in change:
+        return str(change["unreadable"])
+    what = f" ({state.printable(change['what'])})" if change.get("what") else ""
+    who = f" of {state.printable(change['who'])}" if change.get("who") else ""
+    return f"{change.get('txid', '')}{what}{who}"
 
 
 def _layouts(node: Node) -> list[Result]:
@@ -274,7 +546,10 @@ def _summary(what: str, node: Node, wanted: Wanted) -> str:
 
 
 def _title(wanted: Wanted) -> str:
-    return f"{wanted.label} ({wanted.source})" if wanted.label else "the config of this task"
+    unnamed = {"layout": "the layout of this task", "unfinished": "the unfinished change"}
+    return (
+        f"{wanted.label} ({wanted.source})" if wanted.label else unnamed.get(wanted.source, "the config of this task")
+    )
 
 
 def _indices(indices: t.Iterable[int]) -> str:
@@ -284,31 +559,23 @@ def _indices(indices: t.Iterable[int]) -> str:
 # --- the NVML binding ----------------------------------------------------------------------------------------------
 
 
-def _is_missing_binding(error: MigError) -> bool:
-    return isinstance(error, DriverError) and error.error == "BINDING_MISSING"
+def _binding_folder(params: Params) -> str:
+    return os.path.join(state.places(params["state_dir"]).state, "binding")
 
 
-def _binding_folder(params: dict[str, t.Any]) -> str:
-    state_dir = params["state_dir"] or DEFAULT_STATE_DIR
-    if not os.path.isabs(state_dir):
-        raise WishError(
-            f"state_dir is {state_dir!r}; it must be an absolute path on the node, such as {DEFAULT_STATE_DIR}"
-        )
-    return os.path.join(state_dir, "binding")
-
-
-def _load_binding(params: dict[str, t.Any]) -> types.ModuleType:
+def load_binding(params: Params) -> types.ModuleType:
     """Import pynvml: what came with this task, else what was installed, else what the node's Python has."""
     trusted = (params["_binding"],) if params["_binding"] else ()
     return driver.load_binding(_binding_folder(params), trusted=trusted)
 
 
-def _keep_binding(module: AnsibleModule, binding: types.ModuleType) -> str:
+def _keep_binding(task: _Task) -> str:
     """Install the binding that came with this task, unless this is check mode; returns where it is now."""
+    module = task.module
     folder = _binding_folder(module.params)
     archive = module.params["_binding"]
     if not archive:
-        return "installed" if str(binding.__file__).startswith(folder + os.sep) else "node"
+        return "installed" if str(task.binding.__file__).startswith(folder + os.sep) else "node"
     if module.check_mode:
         return "payload"
     unsafe = driver.why_not_safe(folder)

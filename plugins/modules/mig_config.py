@@ -3,13 +3,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Divide the GPUs of a node by MIG as a label or config says."""
+"""Divide the GPUs of a node by MIG as a label, config or saved layout says."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: mig_config
-short_description: Divide the GPUs of a node by MIG as a label or config says
+short_description: Divide the GPUs of a node by MIG as a label, config or saved layout says
 version_added: 0.1.0
 description:
   - Reads the node, works out the smallest change that leads to what is wanted, makes it, reads the node again in a
@@ -18,16 +18,25 @@ description:
     fulfil costs no instance.
   - Instances that already fit stay as they are, with what runs in them. An instance that a process uses is never
     destroyed. If the wish needs its place, the task fails before the first write.
-  - If a step fails, the layout from before is rebuilt, and RV(rolled_back) says whether that worked.
+  - If a step fails, the layout from before is rebuilt, and RV(rolled_back) says whether that worked. Where it did
+    not, RV(recovery) is the lost layout in a form that O(layout) accepts.
+  - The change is made by a process of its own on the node. It goes on if the connection breaks, and the next run that
+    wishes for the same returns what it did (RV(resumed)). Only one change of a node runs at a time.
+  - A change that was interrupted, by a kill or a power cut, is finished or taken back by the next run, as O(recover)
+    says, and RV(recovered) tells it.
+  - What was reached is remembered on the node for the next boot. A node that is as wanted but was never remembered is
+    remembered, which counts as a change.
   - A mode change that the driver keeps pending ends the task before any other instance is touched. RV(reset_required)
     and RV(reboot_required) then name the GPUs, RV(verdict) is V(differ), and the task does not fail. Run it again
-    after the reset or reboot. Where MIG is to be turned off, the driver demands that the instances of that GPU go
+    after the reset or reboot, or allow the reset with O(allow_reset). Where MIG is to be turned off, the driver
+    demands that the instances of that GPU go
     first, and only then says that the mode stays pending. RV(msg) tells which went.
   - Needs no Python package on the node. Where it has no nvidia-ml-py, the one of the controller is installed once
     into O(state_dir), and into nothing else. In check mode it comes with the task and leaves nothing behind.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
   - gpufleet.mig.attributes.actiongroup_mig
+  - gpufleet.mig.change
   - gpufleet.mig.state
 attributes:
   check_mode:
@@ -46,7 +55,7 @@ options:
         V(all-1g.5gb.me), for as many instances of one profile as each GPU holds. V(all-1g) is the base profile of
         one slice on boards of any size.
       - Otherwise counts of profiles for each GPU, such as V(7x1g.5gb) or V(3g.20gb,2x2g.10gb).
-      - One of O(label), O(label_by_gpu) and O(config) is needed.
+      - One of O(label), O(label_by_gpu), O(config), O(layout), O(layout_file) and O(recover) is needed.
     type: str
   label_by_gpu:
     description:
@@ -76,6 +85,35 @@ options:
         where C(ansible-playbook) was started. A file that is encrypted by Ansible Vault is decrypted.
       - Cannot be combined with O(configs).
     type: str
+  layout:
+    description:
+      - The exact wanted layout with modes, places and compute instances, as it was saved earlier.
+      - The result of M(gpufleet.mig.mig_info) or its RV(gpufleet.mig.mig_info#module:gpus), RV(before), RV(after) or
+        RV(recovery) of this module, a file of O(state_dir), or a checkpoint of mig-parted.
+      - GPUs are found by PCI bus id, and where that is missing by UUID or index. GPUs that the layout does not name are
+        left as they are.
+      - O(unlisted), O(allow_empty) and O(mode_only) are about labels and configs and do not concern it.
+    type: raw
+  layout_file:
+    description:
+      - Path of a file with what O(layout) accepts, as JSON or YAML, on the controller. It is looked up like
+        O(config_file).
+      - Cannot be combined with O(layout).
+    type: str
+  accept_replacement:
+    description:
+      - Give a saved layout also to a GPU with another UUID or of another model than the one that had this PCI bus id
+        when it was saved. Without it the task fails and names both.
+    type: bool
+    default: false
+  recover:
+    description:
+      - What becomes of an unfinished change of an earlier run. Without this option it is finished, as with V(forward).
+      - Without a wish beside it the module does this and nothing else.
+    type: str
+    choices:
+      forward: It is finished, together with the wish of this task, which wins on the GPUs that both are about.
+      back: The layout from before it is restored, and the wish of this task is not followed in this run.
   gpus:
     description:
       - The GPUs to look at. V(all), or a list of NVML indices, GPU UUIDs and PCI bus ids.
@@ -106,13 +144,32 @@ options:
       they are.
     type: bool
     default: false
+  allow_reset:
+    description: Allow to reset GPUs whose mode stays pending, when nothing uses them. What a reset needs is checked
+      before.
+    type: bool
+    default: false
+  lease:
+    description:
+      - How many seconds this node is kept for O(run_id) when the result is that a reset or reboot is needed. Until then
+        runs with another O(run_id) are refused. V(0) is not at all, and more than an hour counts as an hour.
+    type: float
+    default: 0
+  run_id:
+    description: Name of the rollout that this task is part of, for O(lease), such as the id of an AWX job.
+    type: str
 notes:
   - Changing anything needs root, so use C(become). Check mode needs root to see all instances.
-  - Values of a survey or of C(-e) arrive as text. O(gpus) also takes V("0,1"), and O(config), O(configs) and
-    O(label_by_gpu) take YAML or JSON text. An empty text counts as not given.
+  - Values of a survey or of C(-e) arrive as text. O(gpus) also takes V("0,1"), O(clients) takes names with commas
+    between
+    them, and O(config), O(configs), O(label_by_gpu), O(layout), O(clients) and O(reservations) take YAML or JSON
+    text. An
+    empty text counts as not given.
   - Label and names are data. Template syntax in them is never evaluated by this module.
 seealso:
   - module: gpufleet.mig.mig_info
+  - module: gpufleet.mig.gpu_holder_info
+  - module: gpufleet.mig.gpu_reset
 author:
   - the gpufleet.mig authors (@gpufleet)
 """
@@ -161,6 +218,51 @@ EXAMPLES = r"""
           1g.5gb: 2
           2g.10gb: 1
           3g.20gb: 1
+
+- name: Save the layout of a node
+  gpufleet.mig.mig_info:
+  register: saved
+
+- name: Restore it later, places and all
+  gpufleet.mig.mig_config:
+    layout: "{{ saved.gpus }}"
+
+- name: Restore what a file of the controller holds, on a board that was exchanged for another of its kind
+  gpufleet.mig.mig_config:
+    layout_file: saved/gpu01.json
+    accept_replacement: true
+
+- name: Stop the monitoring for the change, and let it go on afterwards
+  gpufleet.mig.mig_config:
+    label: all-balanced
+    evict: clients
+    clients:
+      - nvidia-dcgm.service
+      - {unit: nvidia-persistenced.service, for: [mode, reset]}
+    allow_reset: true
+
+- name: Leave alone what the scheduler has promised
+  gpufleet.mig.mig_config:
+    label: all-1g.10gb
+    reservations:
+      - {device: MIG-41b36cd7-2f8c-5a43-8a6b-0f4bd4f3a8f2, holder: Slurm job 4711}
+
+- name: Take back a change that was interrupted, and do nothing else
+  gpufleet.mig.mig_config:
+    recover: back
+
+- name: Fail soon where the driver hangs or somebody else is at work
+  gpufleet.mig.mig_config:
+    label: all-1g.5gb
+    operation_timeout: 20
+    client_timeout: 30
+    lock_timeout: 0
+
+- name: Keep the node for this rollout until it was rebooted
+  gpufleet.mig.mig_config:
+    label: all-disabled
+    run_id: "{{ awx_job_id | default('by-hand') }}"
+    lease: 1800
 """
 
 RETURN = r"""
@@ -181,7 +283,7 @@ label:
   type: str
   sample: all-1g.5gb
 label_source:
-  description: Where the label came from, V(given), V(generated) or V(count).
+  description: Where the label came from, V(given), V(generated) or V(count), or V(layout) for O(layout).
   returned: success
   type: str
   sample: generated
@@ -224,11 +326,19 @@ plan:
       description: The driver writes in their order.
       type: list
       elements: dict
+    provisional:
+      description:
+        - Whether the plan was made without the driver's own list of profiles, which drivers up to 535 do not give
+          while MIG
+          is off. It is made again when MIG is on.
+      type: bool
     layout:
       description: The GPU afterwards, as one line of text.
       type: str
 before:
-  description: The GPUs as they were read first.
+  description:
+    - The GPUs as they were read first. When RV(resumed) is there, as they were before that change.
+    - O(layout) accepts it, to go back to where the node came from.
   returned: success
   type: list
   elements: dict
@@ -259,7 +369,7 @@ before:
       description: The GPU as one line of text.
       type: str
 after:
-  description: The GPUs as they were read last, in the form of RV(before). In check mode, as planned.
+  description: The GPUs as they were read last, in the form of RV(before). In check mode as planned.
   returned: success, or on failure when RV(rolled_back) is false
   type: list
   elements: dict
@@ -289,6 +399,103 @@ reboot_required:
   returned: success
   type: list
   elements: int
+persisted:
+  description:
+    - Whether a boot would bring the GPUs of this task up as they are, V(match) or V(differ), or V(absent) when
+      nothing is
+      remembered for them. In check mode as it is now.
+  returned: success
+  type: str
+  sample: match
+converged:
+  description: Whether there was nothing to do, not even to remember the layout or to finish a change of somebody else.
+  returned: success
+  type: bool
+in_progress:
+  description: The change that another run has begun and not finished. In check mode a real run would wait for it or
+    recover it.
+  returned: when there is one that this task did not end
+  type: dict
+  contains:
+    txid:
+      description: Name of the change in the records of the node.
+      type: str
+    who:
+      description: Who began it.
+      type: str
+    what:
+      description: What it is, such as V(mig_config label all-1g.5gb).
+      type: str
+    label:
+      description: The label that it applies.
+      type: str
+    started:
+      description: When it began, in UTC.
+      type: str
+    running:
+      description: Whether it is running now. If not, it was interrupted.
+      type: bool
+    boot:
+      description: Whether it began in V(this) boot of the node or in an V(earlier) one.
+      type: str
+recovered:
+  description: The unfinished change that was ended, or would be in check mode. Its keys are those of RV(in_progress).
+  returned: when there was one
+  type: dict
+  contains:
+    direction:
+      description: V(forward) when it was finished, V(back) when it was taken back.
+      type: str
+resumed:
+  description:
+    - The change that an earlier run for the same wish made, whose result reached nobody because the connection broke.
+    - RV(ignore:changed), RV(before) and RV(uuid_map) are those of that change.
+  returned: when there was one
+  type: dict
+  contains:
+    txid:
+      description: Name of the change in the records of the node.
+      type: str
+    label:
+      description: The label that it applied.
+      type: str
+    finished:
+      description: When it ended, in UTC.
+      type: str
+txid:
+  description: Name of the change in the records of the node.
+  returned: when something was done
+  type: str
+clients:
+  description: What became of O(clients).
+  returned: when something was done
+  type: dict
+  contains:
+    stopped:
+      description: Units that were stopped, in this order.
+      type: list
+      elements: str
+    not_started:
+      description: Sentences about those of them that do not run again.
+      type: list
+      elements: str
+pending_left:
+  description: Indices of GPUs whose wanted mode stays stored although the change was taken back, since the driver
+    cannot forget it.
+  returned: on failure, when there are any
+  type: list
+  elements: int
+recovery:
+  description: The layout that was lost, where it could not be rebuilt.
+  returned: when RV(rolled_back) is false
+  type: dict
+  contains:
+    path:
+      description: File on the node that holds it. C(gpufleet-mig restore) accepts it.
+      type: str
+    layout:
+      description: The same as data. O(layout) accepts it.
+      type: raw
 binding:
   description:
     - Where the NVML binding came from. V(node) is the Python of the node, V(installed) is O(state_dir), V(payload)
@@ -328,15 +535,94 @@ call:
   type: str
   sample: nvmlGpuInstanceDestroy
 error:
-  description: Name of the error, NVML's own without C(NVML_ERROR_), or V(BINDING_MISSING).
+  description: Name of the error, NVML's own without C(NVML_ERROR_), V(BINDING_MISSING), or V(NO_ANSWER).
   returned: on failure of a call to the driver
   type: str
   sample: IN_USE
-processes:
-  description: The processes in the way of the change, each with the C(gpu) that it uses.
+holders:
+  description: The processes in the way of the change.
   returned: on failure, when something that must not be taken away is in use
   type: list
   elements: dict
+  contains:
+    gpu:
+      description: Index of the GPU.
+      type: int
+    pid:
+      description: Its process id.
+      type: int
+    name:
+      description: Its name.
+      type: str
+    kind:
+      description: What it belongs to, V(unit), V(container), V(pod), V(job) or V(session), or empty.
+      type: str
+    unit:
+      description: Its systemd unit.
+      type: str
+    runtime:
+      description: The container runtime.
+      type: str
+    container:
+      description: Id of its container.
+      type: str
+    pod:
+      description: UID of its pod.
+      type: str
+    job:
+      description: Its Slurm job.
+      type: str
+    step:
+      description: Its Slurm step.
+      type: str
+    session:
+      description: Its login session.
+      type: str
+    uses:
+      description: V(compute) or V(graphics) as the driver says, or V(open) when it has a device file open and is in
+        no list.
+      type: str
+    listed:
+      description: Whether a list of the driver names it.
+      type: bool
+    opened:
+      description: Device files that it has open.
+      type: list
+      elements: str
+    cooperative:
+      description: Whether it hands the GPU over by itself and keeps nothing from being changed.
+      type: bool
+    used_mib:
+      description: Memory that it uses, in MiB.
+      type: int
+reservations:
+  description: The reservations in the way of the change.
+  returned: on failure, when something that must not be taken away is reserved
+  type: list
+  elements: dict
+  contains:
+    gpu:
+      description: Index of the GPU.
+      type: int
+    holder:
+      description: Who it is promised to.
+      type: str
+    source:
+      description: Who said so.
+      type: str
+operation:
+  description: What the driver was to do when it did not answer any more.
+  returned: on failure, when RV(error) is V(NO_ANSWER)
+  type: str
+  sample: read GPU 3
+file:
+  description: The file of the node's records that cannot be read, understood or written.
+  returned: on failure, when there is one
+  type: str
+reason:
+  description: Why not, V(damaged), V(schema), V(permission), V(unsafe) or V(io).
+  returned: on failure, when RV(file) is there
+  type: str
 step:
   description: What was being done when the call to the driver failed, in words.
   returned: on failure of a call to the driver
@@ -370,19 +656,32 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             **ansible_bridge.COMMON_ARGUMENTS,
+            **ansible_bridge.CHANGE_ARGUMENTS,
             "label": {"type": "str"},
             "label_by_gpu": {"type": "dict"},
             "config": {"type": "list", "elements": "dict"},
             "configs": {"type": "dict"},
             "config_file": {"type": "str"},
+            "layout": {"type": "raw"},
+            "layout_file": {"type": "str"},
+            "accept_replacement": {"type": "bool", "default": False},
+            "recover": {"type": "str", "choices": ["forward", "back"]},
             "gpus": {"type": "list", "elements": "str", "default": ["all"]},
             "unlisted": {"type": "str", "choices": ["ignore", "disable", "fail"], "default": "ignore"},
             "expected_gpus": {"type": "int"},
             "allow_empty": {"type": "bool", "default": False},
             "mode_only": {"type": "bool", "default": False},
+            "allow_reset": {"type": "bool", "default": False},
+            "lease": {"type": "float", "default": 0},
+            "run_id": {"type": "str"},
         },
-        mutually_exclusive=[("label", "config"), ("label_by_gpu", "config"), ("configs", "config_file")],
-        required_one_of=[("label", "label_by_gpu", "config")],
+        mutually_exclusive=[
+            ("label", "config", "layout", "layout_file"),
+            ("label_by_gpu", "config"),
+            ("label_by_gpu", "layout", "layout_file"),
+            ("configs", "config_file"),
+        ],
+        required_one_of=[("label", "label_by_gpu", "config", "layout", "layout_file", "recover")],
         supports_check_mode=True,
     )
     ansible_bridge.run(module, ansible_bridge.config)

@@ -17,6 +17,8 @@ description:
   - Never changes anything, and never fails because of what a node lacks. A node without driver, library or binding
     gets a report that says so (RV(available) and RV(problem)), and a GPU that does not answer has its errors in
     RV(gpus[].errors) while the others are reported in full.
+  - Never waits. While somebody changes the node, or when a change was interrupted, RV(in_progress) says so.
+  - RV(gpus) is a complete record of the layout. O(gpufleet.mig.mig_config#module:layout) restores it.
   - Needs no Python package on the node. Where it has no nvidia-ml-py, the one of the controller comes with the task
     and leaves nothing behind.
 extends_documentation_fragment:
@@ -24,10 +26,20 @@ extends_documentation_fragment:
   - gpufleet.mig.attributes.info_module
   - gpufleet.mig.attributes.actiongroup_mig
   - gpufleet.mig.state
+options:
+  operation_timeout:
+    description:
+      - How many seconds one call to the driver, or reading one GPU, may take. A driver that takes longer is reported
+        as one
+        that does not answer.
+    type: float
+    default: 60
 notes:
-  - Listing all instances needs root. Without it the instances that the user may access are reported.
+  - Listing all instances needs root. Without it the instances that the user may access are reported, and
+    RV(persisted) and RV(in_progress) are V(null) since the records of the node belong to root.
 seealso:
   - module: gpufleet.mig.mig_config
+  - module: gpufleet.mig.gpu_holder_info
 author:
   - the gpufleet.mig authors (@gpufleet)
 """
@@ -46,6 +58,17 @@ EXAMPLES = r"""
   ansible.builtin.assert:
     that: mig.available
     fail_msg: "{{ mig.problem.message | default('') }}"
+
+- name: Find out soon whether the driver answers
+  gpufleet.mig.mig_info:
+    operation_timeout: 10
+
+- name: Keep the layout of each host in a file of the controller
+  ansible.builtin.copy:
+    content: "{{ mig | to_nice_json }}"
+    dest: "saved/{{ inventory_hostname }}.json"
+    mode: "0644"
+  delegate_to: localhost
 """
 
 RETURN = r"""
@@ -64,7 +87,7 @@ problem:
       type: str
       sample: nvmlInit
     error:
-      description: Name of the error, NVML's own without C(NVML_ERROR_), or V(BINDING_MISSING).
+      description: Name of the error, NVML's own without C(NVML_ERROR_), V(BINDING_MISSING), or V(NO_ANSWER).
       type: str
       sample: DRIVER_NOT_LOADED
     message:
@@ -73,6 +96,44 @@ problem:
     remedy:
       description: What to do about it.
       type: str
+in_progress:
+  description: The change of this node that is begun and not finished, V(null) when there is none or it cannot be told.
+  returned: always
+  type: dict
+  contains:
+    txid:
+      description: Name of the change in the records of the node.
+      type: str
+    who:
+      description: Who began it.
+      type: str
+    what:
+      description: What it is, such as V(mig_config label all-1g.5gb).
+      type: str
+    label:
+      description: The label that it applies.
+      type: str
+    started:
+      description: When it began, in UTC.
+      type: str
+    running:
+      description: Whether it is running now. If not, it was interrupted, and the next run of
+        M(gpufleet.mig.mig_config) ends it.
+      type: bool
+    boot:
+      description: Whether it began in V(this) boot of the node or in an V(earlier) one.
+      type: str
+    unreadable:
+      description: Why the record of the change cannot be read. It is the only key then.
+      type: str
+persisted:
+  description:
+    - Whether a boot would bring the node up as it is, V(match) or V(differ), or V(absent) when nothing is remembered
+      for it.
+    - V(null) when it cannot be told.
+  returned: when RV(available) is true
+  type: str
+  sample: match
 driver_version:
   description: Version of the NVIDIA driver.
   returned: when RV(available) is true
@@ -180,6 +241,9 @@ gpus:
         profile_id:
           description: The driver's id of its profile.
           type: int
+        slices:
+          description: Number of compute slices.
+          type: int
         placement:
           description: RV(ignore:start) and RV(ignore:size) in memory slices.
           type: dict
@@ -202,6 +266,9 @@ gpus:
             slices:
               description: Number of compute slices.
               type: int
+            variant:
+              description: Which of several kinds of this size it is, V(rev1) or V(nvl), or empty.
+              type: str
             placement:
               description: Start and size in compute slices of the GPU instance.
               type: dict
@@ -280,7 +347,9 @@ from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(argument_spec=dict(ansible_bridge.COMMON_ARGUMENTS), supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={**ansible_bridge.COMMON_ARGUMENTS, **ansible_bridge.READ_ARGUMENTS}, supports_check_mode=True
+    )
     ansible_bridge.run(module, ansible_bridge.info)
 
 

@@ -47,8 +47,16 @@ class MigAction(ActionBase):
         return {**result, **self._run_module(arguments, task_vars)}
 
     def arguments(self, given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-        """Return what the module gets for what the task says. Raises BadInput."""
-        return without_unanswered(given)
+        """Return what the module gets for what the task says; options mean the same in all modules. Raises BadInput."""
+        arguments = without_unanswered(given)
+        for option in ("config", "configs", "label_by_gpu", "layout", "reservations"):
+            if option in arguments:
+                arguments[option] = data_of(option, arguments[option])
+        if "gpus" in arguments:
+            arguments["gpus"] = list_of(arguments["gpus"])
+        if "clients" in arguments:
+            arguments["clients"] = list_of(data_of("clients", arguments["clients"]))
+        return arguments
 
     def _run_module(self, arguments: dict[str, t.Any], task_vars: t.Optional[dict[str, t.Any]]) -> dict[str, t.Any]:
         """Ask the module; if the node lacks the binding, bring it and ask again.
@@ -82,15 +90,7 @@ class MigAction(ActionBase):
 
     def read_config_file(self, name: t.Any) -> t.Any:
         """Return the checked content of a config file of the controller. Raises BadInput."""
-        if not isinstance(name, str):
-            raise BadInput(f"config_file must be a path, not {type_in_words(name)}.")
-        path = self._find_file(name)
-        try:
-            data = _bounded_yaml.read_file(self._loader.get_real_file(path))
-        except _bounded_yaml.YamlProblem as problem:
-            raise BadInput(f"config_file {path!r} {problem}.") from None
-        except (OSError, AnsibleError) as error:
-            raise BadInput(f"config_file {path!r} cannot be read on the controller: {error}.") from None
+        path, data = self.read_file("config_file", name)
         try:
             require_version(data)
             configs.check_configs(data)
@@ -98,7 +98,19 @@ class MigAction(ActionBase):
             raise BadInput(f"config_file {path!r}: {error}") from None
         return data
 
-    def _find_file(self, name: str) -> str:
+    def read_file(self, option: str, name: t.Any) -> tuple[str, t.Any]:
+        """Return the path of a YAML or JSON file of the controller, and the data in it. Raises BadInput."""
+        if not isinstance(name, str):
+            raise BadInput(f"{option} must be a path, not {type_in_words(name)}.")
+        path = self._find_file(option, name)
+        try:
+            return path, _bounded_yaml.read_file(self._loader.get_real_file(path))
+        except _bounded_yaml.YamlProblem as problem:
+            raise BadInput(f"{option} {path!r} {problem}.") from None
+        except (OSError, AnsibleError) as error:
+            raise BadInput(f"{option} {path!r} cannot be read on the controller: {error}.") from None
+
+    def _find_file(self, option: str, name: str) -> str:
         """Find a file as other plugins do, and else from where ansible-playbook was started.
 
         The latter is what ``-e mig_config_file=site.yaml`` means to a person who runs a playbook of the collection.
@@ -108,12 +120,12 @@ class MigAction(ActionBase):
         except AnsibleFileNotFound:
             found = os.path.abspath(os.path.expanduser(name))
         if os.path.isdir(found):
-            raise BadInput(f"config_file {found!r} is a directory; name the file.")
+            raise BadInput(f"{option} {found!r} is a directory; name the file.")
         if os.path.exists(found) and not os.path.isfile(found):
-            raise BadInput(f"config_file {found!r} is not a regular file; name one.")
+            raise BadInput(f"{option} {found!r} is not a regular file; name one.")
         if not os.path.exists(found):
             raise BadInput(
-                f"config_file {name!r} was not found on the controller: not in files/ or beside the role or playbook, "
+                f"{option} {name!r} was not found on the controller: not in files/ or beside the role or playbook, "
                 f"and not in {os.getcwd()!r}."
             )
         return found
@@ -145,9 +157,11 @@ def data_of(option: str, value: t.Any) -> t.Any:
 
 
 def list_of(value: t.Any) -> t.Any:
-    """Return the items of ``"0,1"`` or ``"[0, 1]"``; a list stays as it is, a single number becomes a list."""
+    """Return the items of ``"0,1"`` or ``"[0, 1]"``; a list stays as it is, a single item becomes a list."""
     if isinstance(value, int) and not isinstance(value, bool):
         return [str(value)]
+    if isinstance(value, t.Mapping):
+        return [value]
     if isinstance(value, str):
         return [item.strip().strip("'\"") for item in value.strip().strip("[]").split(",") if item.strip()]
     return value

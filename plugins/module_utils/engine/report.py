@@ -64,7 +64,7 @@ def gpu_report(gpu: Gpu) -> Report:
         "reset_required": pending and not by_reboot,
         "reboot_required": pending and by_reboot,
         "instances": [instance_report(gpu, instance) for instance in gpu.instances],
-        "processes": [process_report(process) for process in gpu.processes],
+        "processes": [_listed_report(process) for process in gpu.processes if process.listed],
         "profiles": None if gpu.profiles is None else [_profile_report(gpu, profile) for profile in gpu.profiles],
         "errors": [problem._asdict() for problem in gpu.problems],
         "config": configs.as_config(gpu),
@@ -78,14 +78,31 @@ def instance_report(gpu: Gpu, instance: GpuInstance) -> Report:
         "id": instance.id,
         "profile": instance.profile.name,
         "profile_id": instance.profile.id,
+        "slices": instance.profile.slices,
         "placement": _placement_report(instance.placement),
         "compute_instances": [_compute_report(gpu, instance, compute) for compute in instance.compute],
     }
 
 
 def process_report(process: Process) -> Report:
-    """A process as one of NVML's lists has it."""
-    return process._asdict()
+    """A process with whom it belongs to, as gpu_holder_info and a refusal return it."""
+    owner = process.owner._asdict()
+    return {
+        "pid": process.pid,
+        "name": process.name,
+        "kind": owner.pop("kind"),
+        "uses": process.kind,
+        "cooperative": process.cooperative,
+        "listed": process.listed,
+        "opened": list(process.opened),
+        "used_mib": process.used_mib,
+        **owner,
+    }
+
+
+def _listed_report(process: Process) -> Report:
+    """A process as one of NVML's lists has it; whom it belongs to was not looked up for a mere report."""
+    return {"pid": process.pid, "name": process.name, "used_mib": process.used_mib, "kind": process.kind}
 
 
 def plan_report(plan: Plan, node: Node) -> list[Report]:
@@ -141,11 +158,12 @@ def _compute_report(gpu: Gpu, instance: GpuInstance, compute: ComputeInstance) -
         "profile": compute.name,
         "profile_id": compute.profile_id,
         "slices": compute.slices,
+        "variant": compute.variant,
         "placement": _placement_report(compute.placement),
         "uuid": compute.uuid,
         "legacy_uuid": legacy,
         "mig_index": compute.mig_index,
-        "processes": [process_report(process) for process in compute.processes],
+        "processes": [_listed_report(process) for process in compute.processes if process.listed],
     }
 
 
@@ -190,6 +208,7 @@ def _gpu_plan_report(gpu_plan: GpuPlan, gpu: Gpu) -> Report:
         "destroyed": [instance_report(gpu, instance) for instance in gpu.instances if instance.id in destroyed],
         "created": [instance_report(gpu, instance) for instance in gpu_plan.after if instance.id is None],
         "steps": [_step_report(step) for step in gpu_plan.steps],
+        "provisional": gpu_plan.provisional,
         "layout": drawing.draw_layout(gpu, gpu_plan.after, gpu_plan.enabled),
     }
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import time
 import types
 import typing as t
 
@@ -14,6 +15,7 @@ import pytest
 from ansible.module_utils.testing import patch_module_args
 
 from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import layouts, state
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Node
 
 
@@ -34,21 +36,39 @@ class ReadOnlySession:
 
 
 class Host:
-    """A managed host: ``node`` is what its driver shows, or the error that NVML answers."""
+    """A managed host: ``node`` is what its driver shows, or the error that NVML answers, or None for a driver that hangs.
+
+    ``remembers`` says whether the node is as it was remembered for the next boot when a module begins.
+    """
 
     def __init__(self, capsys: t.Any, state_dir: str) -> None:
         self._capsys = capsys
         self.state_dir = state_dir
-        self.node: t.Union[Node, DriverError] = Node(gpus=())
+        self.node: t.Union[Node, DriverError, None] = Node(gpus=())
+        self.remembers = True
         self.binding = types.ModuleType("pynvml")
         self.binding.__file__ = "/usr/lib/python3/pynvml.py"
         self.binding_places: tuple[str, ...] = ()
 
-    def session(self, _binding: object) -> ReadOnlySession:
+    @property
+    def places(self) -> state.Places:
+        """Where the records of this host are."""
+        return state.places(self.state_dir)
+
+    def remember(self) -> None:
+        """Have the layout that the driver shows now remembered for the next boot."""
+        if isinstance(self.node, Node):
+            dumps = tuple(layouts.dump(gpu) for gpu in self.node.gpus)
+            state.write_wanted(self.places, state.Persisted("earlier", state.utc_now(), "", "", "", "", dumps))
+
+    def session(self, _binding: object, watch: t.Any) -> ReadOnlySession:
         """What ``driver.Session`` is here."""
+        watch.begin("open NVML")
+        if self.node is None:
+            time.sleep(600)  # longer than any test; the alarm of the watch ends it
         if isinstance(self.node, DriverError):
             raise self.node  # pylint: disable=raising-non-exception  # it takes the type from __init__
-        return ReadOnlySession(self.node)
+        return ReadOnlySession(t.cast(Node, self.node))
 
     def load_binding(self, *places: str, trusted: t.Sequence[str] = ()) -> types.ModuleType:
         """What ``driver.load_binding`` is here."""
@@ -57,6 +77,8 @@ class Host:
 
     def run(self, module: t.Any, check_mode: bool = False, **arguments: t.Any) -> dict[str, t.Any]:
         """Run a module as Ansible would and return its result."""
+        if self.remembers:
+            self.remember()
         given = {"state_dir": self.state_dir, "_ansible_check_mode": check_mode, **arguments}
         with patch_module_args(given), pytest.raises(SystemExit):
             module.main()

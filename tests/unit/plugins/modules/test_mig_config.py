@@ -36,22 +36,24 @@ def archive(tmp_path):
 # --- nothing to do ---
 
 
-def test_a_node_that_is_as_wanted_needs_neither_planner_nor_transaction(host, monkeypatch):
-    for name in ("planner", "transaction"):
+def test_a_node_where_there_is_nothing_to_do_needs_nothing_that_plans_or_changes(host, monkeypatch):
+    for name in ("planner", "transaction", "worker", "refusals", "holders", "clients", "reset", "layouts", "kinds"):
         monkeypatch.setitem(sys.modules, f"{ENGINE}.{name}", None)  # importing it fails
     host.node = boards.node(a100(instances=SEVEN))
     result = host.run(mig_config, label="all-1g.5gb")
     assert result["verdict"] == "match"
     assert result["changed"] is False
+    assert result["converged"] is True
+    assert result["persisted"] == "match"
     assert result["msg"] == "all-1g.5gb (generated): as wanted; 1 GPU with 7 MIG devices."
     assert result["before"] == result["after"]
     assert not {"plan", "diff", "uuid_map", "rolled_back"} & set(result)
 
 
-def test_values_whose_source_is_not_built_are_absent(host):
+def test_a_node_where_there_is_nothing_to_do_is_left_without_lock_and_result(host, tmp_path):
     host.node = boards.node(a100(instances=SEVEN))
-    result = host.run(mig_config, label="all-1g.5gb")
-    assert not {"holders", "reservations", "persisted", "in_progress"} & set(result)
+    host.run(mig_config, label="all-1g.5gb")
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["wanted.json"]
 
 
 def test_gpus_left_alone_are_listed_and_said(host):
@@ -255,7 +257,7 @@ def test_gpus_that_are_disabled_because_nobody_lists_them_are_not_said_to_be_lef
 
 def test_a_relative_state_dir_is_refused(host):
     host.node = boards.node(a100())
-    host.state_dir = "rel/ative"
+    host.state_dir, host.remembers = "rel/ative", False
     assert "must be an absolute path" in host.run(mig_config, label="all-1g")["msg"]
 
 
@@ -274,12 +276,14 @@ def test_a_binding_that_came_along_is_installed_and_byte_compiled(host, archive,
 
 
 def test_check_mode_keeps_no_binding(host, archive, tmp_path):
+    host.remembers = False
     host.node = boards.node(a100(mode=False))
     assert host.run(mig_config, check_mode=True, label="all-disabled", _binding=archive)["binding"] == "payload"
     assert not (tmp_path / "state").exists()
 
 
 def test_a_refused_wish_keeps_no_binding(host, archive, tmp_path):
+    host.remembers = False
     host.node = boards.node(a100(mode=False))
     assert host.run(mig_config, label="all-nonsense", _binding=archive)["failed"]
     assert not (tmp_path / "state").exists()
@@ -297,8 +301,9 @@ def test_an_installed_binding_is_used_before_the_one_of_the_node(host, tmp_path)
 def test_a_binding_that_cannot_be_kept_is_a_warning(host, archive, tmp_path, monkeypatch):
     warnings = []
     monkeypatch.setattr("ansible.module_utils.basic.AnsibleModule.warn", lambda _module, text: warnings.append(text))
-    (tmp_path / "state").touch()
     host.node = boards.node(a100(mode=False))
+    host.remember()
+    (tmp_path / "state" / "binding").touch()
     result = host.run(mig_config, label="all-disabled", _binding=archive)
     assert result["binding"] == "payload"
     assert result["verdict"] == "match"

@@ -46,7 +46,7 @@ def test_a_node_without_binding_asks_the_action_to_bring_it(host):
 def test_a_binding_that_came_along_is_not_kept(host, tmp_path):
     archive = tmp_path / "binding.zip"
     archive.touch()
-    host.node = boards.node(boards.gpu("a30-24gb"))
+    host.node, host.remembers = boards.node(boards.gpu("a30-24gb")), False
     host.run(mig_info, _binding=str(archive))
     assert host.binding_places[0] == str(archive)
     assert not os.path.exists(host.state_dir)
