@@ -122,14 +122,16 @@ class Lease(t.NamedTuple):
 
 
 def places(state_dir: t.Optional[str]) -> Places:
-    """The folders of this node, or those below ``state_dir``. Raises WishError."""
-    if not state_dir:
-        return Places(DEFAULT_STATE_DIR, DEFAULT_RUN_DIR)
-    if not os.path.isabs(state_dir):
+    """The folders of this node, or those below ``state_dir``. Raises WishError.
+
+    The default that somebody spells out is still the default: two locks for one node would be none.
+    """
+    folder = os.path.normpath(state_dir or DEFAULT_STATE_DIR)
+    if not os.path.isabs(folder):
         raise WishError(
             f"state_dir is {state_dir!r}; it must be an absolute path on the node, such as {DEFAULT_STATE_DIR}."
         )
-    return Places(state_dir, os.path.join(state_dir, "run"))
+    return Places(folder, DEFAULT_RUN_DIR if folder == DEFAULT_STATE_DIR else os.path.join(folder, "run"))
 
 
 def boot_id() -> str:

@@ -128,8 +128,8 @@ def test_a_relative_state_dir_is_refused():
         state.places("var/lib")
 
 
-@pytest.mark.parametrize("state_dir", [None, ""])
-def test_the_folders_of_a_real_node(state_dir):
+@pytest.mark.parametrize("state_dir", [None, "", "/var/lib/gpufleet-mig", "/var/lib//gpufleet-mig/"])
+def test_a_real_node_has_one_lock_however_its_folder_is_spelled(state_dir):
     assert state.places(state_dir) == ("/var/lib/gpufleet-mig", "/run/gpufleet-mig")
 
 
