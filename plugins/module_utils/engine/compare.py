@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .model import ComputeInstance, ComputeWish, Gpu, GpuInstance, GpuWish, InstanceWish, Node, Wanted
+from .model import ComputeInstance, ComputeWish, Gpu, GpuInstance, GpuWish, InstanceWish, Node, Placement, Wanted
 
 MATCH = "match"
 DIFFER = "differ"
@@ -89,9 +89,11 @@ def _instance_sentences(instances: t.Sequence[GpuInstance], wishes: t.Sequence[I
             missing.append(_said(wish))
         else:
             surplus.remove(suitable)
+    with_places = any(wish.placement for wish in wishes)
+    unwanted = [_described(gi, with_places) for gi in surplus]
     return [
         *(f"{_times(text, count)} missing" for text, count in _counted(missing)),
-        *(f"{_times(text, count)} not wanted" for text, count in _counted(map(_described, surplus))),
+        *(f"{_times(text, count)} not wanted" for text, count in _counted(unwanted)),
     ]
 
 
@@ -118,22 +120,39 @@ def _is_ci_as_wished(ci: ComputeInstance, wish: ComputeWish) -> bool:
 
 
 def _said(wish: InstanceWish) -> str:
-    where = "" if wish.placement is None else f" at {wish.placement.start}"
-    return f"{wish.profile.name}{where}{_inside(wish.profile.slices, [(ci.slices, ci.variant) for ci in wish.compute])}"
+    parts = [_Part(ci.slices, ci.variant, ci.placement) for ci in wish.compute]
+    return f"{wish.profile.name}{_at(wish.placement)}{_inside(wish.profile.slices, parts)}"
 
 
-def _described(gi: GpuInstance) -> str:
-    return f"{gi.profile.name}{_inside(gi.profile.slices, [(ci.slices, ci.variant) for ci in gi.compute])}"
+def _described(gi: GpuInstance, with_places: bool) -> str:
+    """A GI in words; with places where the wish has them, since a right instance in a wrong place looks right else."""
+    parts = [_Part(ci.slices, ci.variant, ci.placement if with_places else None) for ci in gi.compute]
+    return f"{gi.profile.name}{_at(gi.placement if with_places else None)}{_inside(gi.profile.slices, parts)}"
 
 
-def _inside(gi_slices: int, compute: t.Sequence[tuple[int, str]]) -> str:
+class _Part(t.NamedTuple):
+    """A CI as it is told."""
+
+    slices: int
+    variant: str
+    placement: t.Optional[Placement]
+
+    def __str__(self) -> str:
+        return f"{self.slices}c{f' ({self.variant})' if self.variant else ''}{_at(self.placement)}"
+
+
+def _at(placement: t.Optional[Placement]) -> str:
+    return "" if placement is None else f" at {placement.start}"
+
+
+def _inside(gi_slices: int, compute: t.Sequence[_Part]) -> str:
     """The CIs of a GI in words; nothing for the usual single one that fills it."""
     if not compute:
         return " without compute instance"
-    if list(compute) == [(gi_slices, "")]:
+    if [part.slices for part in compute] == [gi_slices]:
         return ""
-    parts = (f"{slices}c{f' ({variant})' if variant else ''}" for slices, variant in sorted(compute, reverse=True))
-    return f" with {' + '.join(parts)}"
+    largest_first = sorted(compute, key=lambda part: (-part.slices, part.variant, part.placement or Placement(0, 0)))
+    return f" with {' + '.join(map(str, largest_first))}"
 
 
 def _counted(texts: t.Iterable[str]) -> list[tuple[str, int]]:

@@ -268,6 +268,8 @@ def resolve(node: Node, layout: t.Any, *, gpus: t.Any = None, accept_replacement
             raise WishError(
                 f"{found[gpu.index]} and {saved} are both GPU {gpu.index} at {gpu.pci_bus_id} of this node; remove one"
             )
+        if gpu.mig_capable is not False:
+            configs.check_readable(gpu)
         if not accept_replacement:
             _require_same_board(gpu, saved)
         found[gpu.index] = saved
@@ -320,7 +322,6 @@ def _refuse_mig(gpu: Gpu, saved: t.Optional[_Saved]) -> None:
 
 
 def _wish(gpu: Gpu, saved: _Saved) -> GpuWish:
-    configs.check_readable(gpu)
     if saved.current is None:
         raise configs.refusal(
             gpu, f"cannot be restored, since {saved} does not say whether MIG was on; leave it out with gpus"

@@ -620,9 +620,24 @@ class CaseMaker:
     def __init__(self, board: str, seed: int) -> None:
         self.board = board
         self.random = random.Random(f"{board}/{seed}")
-        self.layouts_by_size: dict[int, list[tuple[Slot, ...]]] = {}
-        for layout in all_layouts(kinds_of(boards.gpu(board))):
-            self.layouts_by_size.setdefault(len(layout), []).append(layout)
+
+    @functools.cached_property
+    def layouts_by_size(self) -> dict[int, list[tuple[Slot, ...]]]:
+        """All layouts of the board by their number of GIs."""
+        by_size: dict[int, list[tuple[Slot, ...]]] = {}
+        for layout in all_layouts(kinds_of(boards.gpu(self.board))):
+            by_size.setdefault(len(layout), []).append(layout)
+        return by_size
+
+    def furnished(self) -> model.Gpu:
+        """A GPU with any layout and any CIs in it. Cheaper than a case: not all layouts of the board are listed."""
+        gpu = boards.gpu(self.board)
+        layout: tuple[Slot, ...] = ()
+        for _each in range(self.random.randrange(8)):
+            possible = creatable(kinds_of(gpu), layout)
+            if possible:
+                layout = (*layout, self.random.choice(possible))
+        return self._furnish(gpu_with(self.board, layout))
 
     def cases(self, number: int) -> t.Iterator[Case]:
         """So many cases."""

@@ -131,7 +131,7 @@ def test_an_exact_wish_wants_its_places():
     assert compare.differences(gpu(("3g.20gb", 4)), GpuWish(True, (exact(4),))) == ()
     assert compare.differences(gpu(("3g.20gb", 4)), GpuWish(True, (exact(0),))) == (
         "1 x 3g.20gb at 0 is missing",
-        "1 x 3g.20gb is not wanted",
+        "1 x 3g.20gb at 4 is not wanted",
     )
 
 
@@ -139,7 +139,30 @@ def test_an_exact_wish_wants_the_places_of_its_compute_instances():
     inside = [ComputeWish(1, Placement(0, 1)), ComputeWish(1, Placement(2, 1))]
     wanted = GpuWish(True, (exact(4, compute=inside),))
     assert compare.differences(gpu(("3g.20gb", 4, [(1, 2), (1, 0)])), wanted) == ()
-    assert compare.differences(gpu(("3g.20gb", 4, [1, 1])), wanted)
+    assert compare.differences(gpu(("3g.20gb", 4, [1, 1])), wanted) == (
+        "1 x 3g.20gb at 4 with 1c at 0 + 1c at 2 is missing",
+        "1 x 3g.20gb at 4 with 1c at 0 + 1c at 1 is not wanted",
+    )
+
+
+def test_an_exact_wish_can_want_a_gpu_instance_without_compute_instance():
+    orphan = GpuWish(True, (exact(4)._replace(compute=()),))
+    assert compare.differences(gpu(("3g.20gb", 4, [])), orphan) == ()
+    assert compare.differences(gpu(("3g.20gb", 4)), orphan) == (
+        "1 x 3g.20gb at 4 without compute instance is missing",
+        "1 x 3g.20gb at 4 is not wanted",
+    )
+
+
+def test_an_exact_wish_can_want_a_variant_of_a_compute_instance():
+    found = boards.gpu("h100-sxm5-80gb", instances=[("2g.20gb", 0, [1])])
+    gi = found.instances[0]
+    plain, wide = (InstanceWish(gi.profile, (ComputeWish(1, None, variant),)) for variant in ("", "rev1"))
+    assert compare.differences(found, GpuWish(True, (plain,))) == ()
+    assert compare.differences(found, GpuWish(True, (wide,))) == (
+        "1 x 2g.20gb with 1c (rev1) is missing",
+        "1 x 2g.20gb with 1c is not wanted",
+    )
 
 
 def test_exact_wishes_choose_before_others():

@@ -25,6 +25,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import (
     Problem,
     Process,
     Profile,
+    Reservation,
     Wanted,
     WishError,
 )
@@ -49,6 +50,21 @@ def wished(board: str, text: InstanceText, placement: t.Optional[Placement] = No
     profile = next(each for each in boards.profiles(board) if each.name == name)
     sizes = [profile.slices] if sizes is None else sizes
     return InstanceWish(profile, tuple(ComputeWish(size) for size in sizes), placement)
+
+
+PROMISE = Reservation("Slurm job 123", "slurm")
+
+
+def promised(gpu: Gpu, *starts: int) -> Gpu:
+    """The GPU with the CIs of the GIs at these places promised to somebody."""
+    return gpu._replace(
+        instances=tuple(
+            gi._replace(compute=tuple(ci._replace(reservations=(PROMISE,)) for ci in gi.compute))
+            if gi.placement.start in starts
+            else gi
+            for gi in gpu.instances
+        )
+    )
 
 
 def layout(plan: GpuPlan) -> list[tuple[str, int]]:
@@ -121,6 +137,70 @@ def test_a_busy_instance_that_cannot_stay_is_named_with_its_processes() -> None:
     plan = plan_gpu(gpu, wish(A100, "7g.40gb"))
     assert plan.lost_busy == gpu.processes
     assert len(plan.lost_busy) == 2
+
+
+def test_a_reserved_instance_stays_before_idle_ones_and_goes_before_busy_ones() -> None:
+    gpu = boards.gpu(A100, instances=[("3g.20gb", 0), ("3g.20gb", 4)])
+    for reserved in (0, 4):
+        plan = plan_gpu(promised(gpu, reserved), wish(A100, "3g.20gb"))
+        assert (layout(plan), plan.lost_reserved) == ([("3g.20gb", reserved)], ())
+    busy = boards.gpu(A100, instances=[("3g.20gb", 0), ("3g.20gb", 4)], busy={0})
+    plan = plan_gpu(promised(busy, 4), wish(A100, "3g.20gb"))
+    assert (layout(plan), plan.lost_busy, plan.lost_reserved) == ([("3g.20gb", 0)], (), (PROMISE,))
+
+
+def test_an_instance_that_is_in_use_and_reserved_is_no_more_than_in_use_and_its_promise_is_named() -> None:
+    gpu = boards.gpu(A100, instances=[("3g.20gb", 0), ("3g.20gb", 4)], busy={0, 4})
+    plan = plan_gpu(promised(gpu, 4), wish(A100, "7g.40gb"))
+    assert (len(plan.lost_busy), plan.lost_reserved) == (2, (PROMISE,))
+
+
+def test_a_promise_of_several_instances_is_named_once() -> None:
+    gpu = boards.gpu(A100, instances=[("1g.5gb", 0), ("1g.5gb", 1)])
+    plan = plan_gpu(promised(gpu, 0, 1), wish(A100, "7g.40gb"))
+    assert plan.lost_reserved == (PROMISE,)
+
+
+def test_inside_a_gpu_instance_the_reserved_compute_instance_stays() -> None:
+    gpu = boards.gpu(A100, instances=[("3g.20gb", 0, [1, 1, 1])])
+    gi = gpu.instances[0]
+    last = gi.compute[2]._replace(reservations=(PROMISE,))
+    gpu = gpu._replace(instances=(gi._replace(compute=(*gi.compute[:2], last)),))
+    plan = plan_gpu(gpu, wish(A100, ("3g.20gb", [1])))
+    assert plan.after[0].compute == (last,)
+    assert plan.lost_reserved == ()
+
+
+def test_a_cooperative_process_keeps_nothing_from_being_changed() -> None:
+    gpu = boards.gpu(A100, instances=[("3g.20gb", 0), ("3g.20gb", 4)], busy={0})
+    gi = next(each for each in gpu.instances if each.placement.start == 0)
+    daemon = Process(77, "nvidia-persiste", kind="open", listed=False, cooperative=True)
+    handed_over = gi._replace(compute=(gi.compute[0]._replace(processes=(daemon,), reservations=(PROMISE,)),))
+    other = next(each for each in gpu.instances if each is not gi)
+    gpu = gpu._replace(instances=(handed_over, other), processes=(daemon,))
+    plan = plan_gpu(gpu, wish(A100, "7g.40gb"))
+    assert (plan.lost_busy, plan.lost_reserved) == ((), (PROMISE,))
+    assert plan_gpu(gpu, GpuWish(False)).lost_busy == ()
+    assert plan_gpu(boards.gpu(A100, mode=False, processes=(daemon,)), wish(A100, "7g.40gb")).lost_busy == ()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_change_of_the_mode_breaks_the_promises_of_the_gpu_and_of_its_instances(enabled: bool) -> None:
+    other = Reservation("pod training-0", "kubelet")
+    instances = [] if enabled else [("1g.5gb", 0)]
+    gpu = promised(boards.gpu(A100, mode=not enabled, instances=instances, reservations=(other,)), 0)
+    plan = plan_gpu(gpu, wish(A100, "7g.40gb") if enabled else GpuWish(False))
+    assert plan.lost_reserved == ((other,) if enabled else (PROMISE, other))
+
+
+def test_a_change_of_instances_leaves_the_promise_of_the_whole_gpu_alone() -> None:
+    gpu = boards.gpu(A100, instances=[("1g.5gb", 0)], reservations=(PROMISE,))
+    assert plan_gpu(gpu, wish(A100, "7g.40gb")).lost_reserved == ()
+
+
+def test_a_mode_that_is_pending_already_breaks_no_promise() -> None:
+    gpu = boards.gpu(A100, mode=False, mode_pending=True, reservations=(PROMISE,))
+    assert plan_gpu(gpu, wish(A100, "7g.40gb")).lost_reserved == ()
 
 
 def test_a_busy_compute_instance_counts_once_however_many_processes_it_has() -> None:
@@ -461,6 +541,60 @@ def test_exact_places_that_overlap_are_refused() -> None:
     exact = (wished(A100, "3g.20gb", Placement(0, 4)), wished(A100, "1g.5gb", Placement(3, 1)))
     with pytest.raises(WishError, match="no way to place them side by side"):
         plan_gpu(boards.gpu(A100), GpuWish(True, exact))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_on_ampere_a_compute_instance_is_restored_also_where_the_driver_does_not_list_a_place(listed: bool) -> None:
+    # The driver lists 0:2 for a 2c in a 3g, and takes 1:2 as well.
+    gpu = boards.gpu(A100, instances=[("3g.20gb", 0)] if listed else [])
+    exact = wished(A100, "3g.20gb", Placement(4, 4))._replace(compute=(ComputeWish(2, Placement(1, 2)),))
+    anywhere = wished(A100, ("3g.20gb", [2]), Placement(4, 4))
+    assert plan_gpu(gpu, GpuWish(True, (exact,))).after[0].compute[0].placement == Placement(1, 2)
+    assert plan_gpu(gpu, GpuWish(True, (anywhere,))).after[0].compute[0].placement == Placement(0, 2)
+
+
+def test_on_hopper_a_compute_instance_between_two_branches_is_refused_with_its_place() -> None:
+    exact = wished(H100, "4g.40gb", Placement(0, 4))._replace(compute=(ComputeWish(2, Placement(1, 2)),))
+    with pytest.raises(WishError, match=r"4g\.40gb cannot hold compute instances of 2 at 1:2 slices"):
+        plan_gpu(boards.gpu(H100), GpuWish(True, (exact,)))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_variant_is_created_as_such_where_it_was(listed: bool) -> None:
+    gpu = boards.gpu(H100, instances=[("2g.20gb", 2)] if listed else [])
+    wide = wished(H100, "2g.20gb", Placement(0, 2))._replace(compute=(ComputeWish(1, Placement(0, 2), "rev1"),))
+    plan = plan_gpu(gpu, GpuWish(True, (wide,)))
+    created = plan.steps[-1]
+    assert (created.slices, created.variant, created.compute_placement) == (1, "rev1", Placement(0, 2))
+    assert (plan.after[0].compute[0].variant, plan.after[0].compute[0].name) == ("rev1", "1c.2g.20gb")
+
+
+def test_a_variant_without_place_gets_the_one_it_has() -> None:
+    # A checkpoint of mig-parted does not say where a compute instance was.
+    wide = wished(H100, "2g.20gb", Placement(0, 2))._replace(compute=(ComputeWish(1, None, "rev1"),))
+    assert plan_gpu(boards.gpu(H100), GpuWish(True, (wide,))).steps[-1].compute_placement == Placement(0, 2)
+
+
+def test_a_variant_that_is_there_stays() -> None:
+    gpu = boards.gpu(H100, instances=[("2g.20gb", 0, [1])])
+    gi = gpu.instances[0]
+    wide = gi._replace(compute=(gi.compute[0]._replace(variant="rev1", placement=Placement(0, 2)),))
+    wanted = InstanceWish(gi.profile, (ComputeWish(1, Placement(0, 2), "rev1"),), gi.placement)
+    assert plan_gpu(gpu._replace(instances=(wide,)), GpuWish(True, (wanted,))).steps == ()
+
+
+def test_a_variant_that_the_driver_does_not_list_is_refused_by_name() -> None:
+    gpu = boards.gpu(A100, instances=[("2g.10gb", 0)])
+    wide = wished(A100, "2g.10gb", Placement(2, 2))._replace(compute=(ComputeWish(1, Placement(0, 2), "rev1"),))
+    with pytest.raises(WishError, match=r"compute instances of 1 \(rev1\) at 0:2 slices"):
+        plan_gpu(gpu, GpuWish(True, (wide,)))
+
+
+def test_an_exact_gpu_instance_without_compute_instance_is_made_so() -> None:
+    gpu = boards.gpu(A100, instances=[("3g.20gb", 0)])
+    orphan = wished(A100, ("3g.20gb", []), Placement(0, 4))
+    assert [step.kind for step in plan_gpu(gpu, GpuWish(True, (orphan,))).steps] == ["destroy_ci"]
+    assert [step.kind for step in plan_gpu(boards.gpu(A100), GpuWish(True, (orphan,))).steps] == ["create_gi"]
 
 
 # --- mode -----------------------------------------------------------------------------------------------------------
