@@ -9,17 +9,30 @@ Everything that uses NVML runs in a forked child: one process can load one libra
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import typing as t
+from pathlib import Path
 
 import pynvml  # noqa: F401  # pylint: disable=unused-import  # before any fork: a child that gave up its privilege need not be able to read it
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs, driver, planner, transaction
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
+    clients,
+    configs,
+    driver,
+    planner,
+    state,
+    transaction,
+    worker,
+)
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import (
     ComputeInstance,
     Gpu,
     GpuInstance,
+    Job,
     Node,
+    Orders,
     Placement,
     Plan,
     Wanted,
@@ -121,3 +134,118 @@ def places(gpu: Gpu) -> list[tuple[str, int, list[tuple[int, int]]]]:
 
 def all_compute(gpu: Gpu) -> list[tuple[GpuInstance, ComputeInstance]]:
     return [(gi, ci) for gi in gpu.instances for ci in gi.compute]
+
+
+class FakeManager:
+    """Units of a systemd that is not there. Their states are in a file, since every run has a process of its own."""
+
+    def __init__(
+        self,
+        file: t.Optional[Path] = None,
+        units: t.Optional[t.Mapping[str, str]] = None,
+        refuses_to_stop: t.Collection[str] = (),
+        refuses_to_start: t.Collection[str] = (),
+    ) -> None:
+        self.names = tuple(units or ())
+        self._file = file
+        self._refuses_to_stop = refuses_to_stop
+        self._refuses_to_start = refuses_to_start
+        if file:
+            file.write_text(json.dumps({"states": dict(units or {}), "log": []}))
+
+    def state(self, unit: str) -> clients.UnitState:
+        active = self.states().get(unit)
+        return clients.UnitState(unit, "loaded" if active else "not-found", active or "inactive")
+
+    def stop(self, unit: str, timeout: float) -> None:
+        if unit in self._refuses_to_stop:
+            raise clients.ClientError(f"{unit} could not be stopped: it does not want to.", unit=unit)
+        self._become(unit, "inactive", f"stop {unit}")
+
+    def start(self, unit: str, timeout: float) -> None:
+        if unit in self._refuses_to_start:
+            raise clients.ClientError(f"{unit} could not be started: it does not want to.", unit=unit)
+        self._become(unit, "active", f"start {unit}")
+
+    def states(self) -> dict[str, str]:
+        return dict(self._content()["states"])
+
+    def log(self) -> list[str]:
+        """What was done to units, in order."""
+        return list(self._content()["log"])
+
+    def _content(self) -> dict[str, t.Any]:
+        empty: dict[str, t.Any] = {"states": {}, "log": []}
+        return t.cast(dict[str, t.Any], json.loads(self._file.read_text())) if self._file else empty
+
+    def _become(self, unit: str, active: str, done: str) -> None:
+        content = self._content()
+        content["states"][unit] = active
+        content["log"].append(done)
+        if self._file:
+            self._file.write_text(json.dumps(content))
+
+
+class Installation:
+    """A simulated node with a state directory and units: what worker.py changes."""
+
+    def __init__(
+        self,
+        node: SimulatedNode,
+        state_dir: Path,
+        units: t.Optional[t.Mapping[str, str]] = None,
+        **refusals: t.Collection[str],
+    ) -> None:
+        self.node = node
+        self.simulator = node.simulator
+        self.places = state.places(str(state_dir))
+        self.manager = FakeManager(state_dir.parent / f"{state_dir.name}-units.json", units, **refusals)
+        self.opener: worker.Opener = functools.partial(driver.Session, None)
+        self.caller = 0
+
+    def call(self, function: t.Callable[..., t.Any], *arguments: t.Any, **options: t.Any) -> t.Any:
+        return self.node.call(function, *arguments, **options)
+
+    def read(self) -> Node:
+        return self.node.read()
+
+    def job(
+        self,
+        orders: t.Optional[Orders] = None,
+        resolve: t.Optional[t.Callable[[Node], Wanted]] = None,
+        resets: tuple[int, ...] = (),
+        **wish: t.Any,
+    ) -> Job:
+        """A job with options of configs.resolve, or with a resolution of its own, or with neither: only to heal."""
+        if wish:
+            resolve = functools.partial(configs.resolve, **wish)
+        return Job(resolve, orders or Orders(), resets, "a change of a test")
+
+    def change(self, **options: t.Any) -> transaction.Outcome:
+        """Make a change as a controller does, in a process of its own."""
+        job = self.job(**options)
+
+        def make() -> tuple[int, transaction.Outcome]:
+            return os.getpid(), worker.change(self.places, self.opener, job, self.manager)
+
+        self.caller, outcome = self.call(make)
+        return t.cast(transaction.Outcome, outcome)
+
+    def count_fsyncs(self, **options: t.Any) -> tuple[int, int]:
+        """Make a change; how many fsyncs it took, and how many driver writes."""
+        counter = Path(f"{self.simulator.path}-fsyncs")
+        counter.write_bytes(b"")
+        job = self.job(**options)
+        real = os.fsync
+
+        def counting(descriptor: int) -> None:
+            with open(counter, "ab") as file:
+                file.write(b".")
+            real(descriptor)
+
+        def make() -> transaction.Outcome:
+            os.fsync = counting
+            return worker.change(self.places, self.opener, job, self.manager)
+
+        outcome = self.call(make)
+        return counter.stat().st_size, len(outcome.steps_done)

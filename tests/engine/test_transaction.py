@@ -151,7 +151,7 @@ def test_a_busy_instance_that_would_go_is_refused_with_process_gpu_and_instance(
     for part in (str(holder.pid), "GPU 1", "3g.20gb at 0:4", "nothing was changed"):
         assert part in str(refusal)
     assert refusal.details["gpu"] == 1
-    assert [process["pid"] for process in refusal.details["processes"]] == [holder.pid]
+    assert [process["pid"] for process in refusal.details["holders"]] == [holder.pid]
 
 
 def test_all_busy_gpus_are_named_in_one_refusal(make_node):
@@ -168,7 +168,7 @@ def test_all_busy_gpus_are_named_in_one_refusal(make_node):
             assert "GPU 1 (" not in str(refusal)
             assert str(refusal).count("Stop what is running there") == 1
             assert refusal.details["gpu"] == 0
-            assert [(p["gpu"], p["pid"]) for p in refusal.details["processes"]] == [(0, one.pid), (2, other.pid)]
+            assert [(p["gpu"], p["pid"]) for p in refusal.details["holders"]] == [(0, one.pid), (2, other.pid)]
 
 
 def test_a_job_that_started_after_the_plan_is_refused_too(make_node):

@@ -27,6 +27,7 @@ import types
 import typing as t
 from importlib.machinery import PathFinder
 
+from .bounded import Watch
 from .model import (
     ComputeInstance,
     ComputeProfile,
@@ -226,10 +227,12 @@ class Session:
     """One NVML session, for a ``with`` statement. Keep it short: NVML caches devices for as long as it is open.
 
     Every method raises DriverError; those that read a GPU put what they could not read into ``Gpu.problems`` instead.
+    ``watch`` is told before each GPU that is read and each write, and ends the process when that takes too long.
     """
 
-    def __init__(self, binding: t.Optional[types.ModuleType] = None) -> None:
+    def __init__(self, binding: t.Optional[types.ModuleType] = None, watch: t.Optional[Watch] = None) -> None:
         self._binding = binding
+        self._watch = watch
         self._nvml: t.Any = None
         self._error_names: dict[int, str] = {}
         self._architectures: dict[int, str] = {}
@@ -244,6 +247,7 @@ class Session:
         self._nvml = self._binding or load_binding()
         self._error_names = _names_of(self._nvml, "NVML_ERROR_")
         self._architectures = _names_of(self._nvml, "NVML_DEVICE_ARCH_")
+        self._begin("open NVML")
         self._call("nvmlInit")
         try:
             self.driver_version = _printable(self._call("nvmlSystemGetDriverVersion"))
@@ -256,11 +260,23 @@ class Session:
         self._close()
 
     def _close(self) -> None:
+        self._begin("close NVML")
         try:
             self._call("nvmlShutdown")
         except DriverError:
             # There is nothing to save in a session; what matters was said by the call before.
             pass
+        if self._watch:
+            self._watch.idle()
+
+    def _begin(self, what: str) -> None:
+        if self._watch:
+            self._watch.begin(what)
+
+    def check(self) -> None:
+        """Raise Interrupted if somebody asked this process to stop."""
+        if self._watch:
+            self._watch.check()
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -279,10 +295,12 @@ class Session:
 
     def read_gpu(self, index: int, placements: bool = True) -> Gpu:
         """One GPU. Never raises: whatever could not be read is in ``problems``."""
+        self._begin(f"read GPU {index}")
         return _Reading(self, index, placements).gpu()
 
     def read_mode(self, index: int) -> tuple[bool, bool]:
         """MIG mode of a GPU: current and pending."""
+        self._begin(f"read the MIG mode of GPU {index}")
         current, pending = self._call("nvmlDeviceGetMigMode", self._handle(index), gpu=index)
         return current == 1, pending == 1
 
@@ -294,6 +312,7 @@ class Session:
         Success of the call only says that the wish was stored: read the mode back. The GPU may have been reset
         meanwhile, so its handle is fetched again, by UUID, since indices may have moved.
         """
+        self._begin(f"turn MIG of GPU {index} {'on' if enabled else 'off'}")
         handle = self._handle(index)
         try:
             activation = self._call("nvmlDeviceSetMigMode", handle, 1 if enabled else 0, gpu=index)
@@ -303,6 +322,7 @@ class Session:
 
     def create_gpu_instance(self, index: int, profile_id: int, placement: Placement) -> int:
         """Create a GI at ``placement`` (memory slices) and return its id."""
+        self._begin(f"create a GPU instance at {placement.start}:{placement.size} of GPU {index}")
         place = self._nvml.c_nvmlGpuInstancePlacement_t(placement.start, placement.size)
         # A pointer, never the struct: pynvml passes its argument on as it is, and NVML would read at a wild address.
         handle = self._call(
@@ -316,6 +336,7 @@ class Session:
 
     def destroy_gpu_instance(self, index: int, gi_id: int) -> None:
         """Destroy a GI, which must not have CIs any more."""
+        self._begin(f"destroy GPU instance {gi_id} of GPU {index}")
         self._call("nvmlGpuInstanceDestroy", self._gpu_instance(index, gi_id), gpu=index)
 
     def create_compute_instance(
@@ -326,6 +347,7 @@ class Session:
         The profile is the driver's own for this GI. A CI that fills its GI has one place only, which is not always
         as long as its slices say, so the driver's word goes before ``placement`` there.
         """
+        self._begin(f"create a compute instance in GPU instance {gi_id} of GPU {index}")
         gi = self._gpu_instance(index, gi_id)
         gi_info = self._call("nvmlGpuInstanceGetInfo", gi, gpu=index)
         table = self._compute_table(index, gi, (index, int(gi_info.profileId)))
@@ -350,6 +372,7 @@ class Session:
 
     def destroy_compute_instance(self, index: int, gi_id: int, ci_id: int) -> None:
         """Destroy a CI, which is a MIG device; IN_USE while anything has it open, listed or not."""
+        self._begin(f"destroy compute instance {ci_id} in GPU instance {gi_id} of GPU {index}")
         gi = self._gpu_instance(index, gi_id)
         ci = self._call("nvmlGpuInstanceGetComputeInstanceById", gi, ci_id, gpu=index)
         self._call("nvmlComputeInstanceDestroy", ci, gpu=index)

@@ -194,10 +194,14 @@ class Node(t.NamedTuple):
 
 
 class ComputeWish(t.NamedTuple):
-    """A wanted CI: of as many ``slices`` as its GI, the one that fills it. ``placement`` only in exact layouts."""
+    """A wanted CI: of as many ``slices`` as its GI, the one that fills it.
+
+    ``placement``, and a ``variant`` of a CI that does not fill its GI, only in exact layouts.
+    """
 
     slices: int
     placement: t.Optional[Placement] = None
+    variant: str = ""
 
 
 class InstanceWish(t.NamedTuple):
@@ -240,14 +244,16 @@ class Wanted(t.NamedTuple):
 
 
 class Step(t.NamedTuple):
-    """One driver write. ``kind`` is one of the five below; the other fields are filled as that kind needs them.
+    """One driver write. ``kind`` is one of the six below; the other fields are filled as that kind needs them.
 
     ========== ================================================================================
     set_mode   gpu, enabled
+    reset      gpu; in no plan: what a mode that stays pending needs, or what was asked for by itself
     destroy_ci gpu, gi_id, ci_id, placement (of the GI), name
     destroy_gi gpu, gi_id, placement (of the GI), name
     create_gi  gpu, profile_id, placement, name
-    create_ci  gpu, placement (of the GI, which names it: it may not exist yet), slices, compute_placement, name
+    create_ci  gpu, placement (of the GI, which names it: it may not exist yet), slices, compute_placement, name,
+               variant
     ========== ================================================================================
     """
 
@@ -261,6 +267,7 @@ class Step(t.NamedTuple):
     slices: t.Optional[int] = None
     compute_placement: t.Optional[Placement] = None
     name: str = ""
+    variant: str = ""
 
 
 class GpuPlan(t.NamedTuple):

@@ -9,26 +9,30 @@ This file is private to the collection gpufleet.mig and may change at any time.
 Order of a change:
 
 1. refuse, before the first write, what cannot or must not be done;
-2. switch MIG modes, all GPUs, and read them back. A mode that stays pending ends the run before an instance is
-   touched (only the GPUs that are to be disabled lose their instances first, since NVML demands it);
+2. switch MIG modes, all GPUs, and read them back; reset what stays pending, if that is allowed. A mode that stays
+   pending then ends the run before an instance is touched (only the GPUs that are to be disabled lose their instances
+   first, since NVML demands it);
 3. destroy and create instances, GPU by GPU;
 4. close NVML, open it again, read, and compare with what was wanted.
 
 A failure in 2 to 4 leads to the rollback, which compares what is there with what was there and repairs the difference.
 It destroys nothing but what this run created, and it is not driven by a list of steps to undo: a call that failed may
-have done its work all the same.
+have done its work all the same. The same way back serves a change that was interrupted, by whoever heals it.
 
 On Ampere GPUs that are passed through to a virtual machine a mode change takes effect at the next reboot of the
 machine, and the driver cannot take it back. It is refused before it is stored, since nothing here may reboot a
 machine; where it is stored already, the result says ``reboot_required`` and no write is made.
+
+Locks, records on disk, clients and the process that all this runs in are worker.py's.
 """
 
 from __future__ import annotations
 
+import os
 import time
 import typing as t
 
-from . import driver, report
+from . import driver, holders, report
 from .compare import differences
 from .model import (
     ComputeInstance,
@@ -38,20 +42,43 @@ from .model import (
     GpuPlan,
     MigError,
     Node,
+    Orders,
     Placement,
     Plan,
     Problem,
-    Process,
     Step,
     Wanted,
 )
-from .profiles import counted
+from .refusals import mode_step, require_idle, require_possible
+from .words import compute_key, identity, layout_in_words, on, parts_of, step_in_words
 
 OpenSession = t.Callable[[], t.ContextManager[driver.Session]]
 
 # A GPU that resets itself to change its mode takes a few seconds; the driver said that it will come.
 _SETTLE_SECONDS = 10.0
 _SETTLE_POLL_SECONDS = 0.25
+
+# Modes, then the instances that the driver could only tell about afterwards, and once more for GPUs that had to wait.
+_ROUNDS = 4
+
+
+class Course(t.NamedTuple):
+    """What a change needs beyond its first plan.
+
+    ``replan`` resolves the wish again and plans again, for when the modes are current. ``reset`` resets GPUs, without
+    it a mode that stays pending ends the run; NVML is closed while it runs. ``resets`` are GPUs that are reset whatever
+    their mode is. ``origin`` is what a failure goes back to if it is not the node as read, and ``earlier`` are the
+    writes of the unfinished change before this one. ``did`` is told of every step that is done.
+    """
+
+    orders: Orders = Orders()
+    stopping: tuple[str, ...] = ()
+    replan: t.Optional[t.Callable[[Node], tuple[Wanted, Plan]]] = None
+    reset: t.Optional[t.Callable[[tuple[Gpu, ...]], None]] = None
+    resets: tuple[int, ...] = ()
+    origin: t.Optional[Node] = None
+    earlier: tuple[Step, ...] = ()
+    did: t.Optional[t.Callable[[Step], None]] = None
 
 
 class Outcome(t.NamedTuple):
@@ -65,6 +92,13 @@ class Outcome(t.NamedTuple):
     no other instance was touched, ``error`` is None, and nothing is rolled back. ``steps_done`` has every write that
     had its effect: for a GPU that was to be disabled also the destroy_ci and destroy_gi that NVML demands before it
     takes the mode. These instances are gone although the GPU still waits for its mode; whoever reports it must say so.
+    ``pending_left`` are GPUs whose mode this run made pending and could not take back.
+
+    The rest is worker.py's: ``before`` as it was read under the lock, ``recovered`` is forward or back after the change
+    that ``unfinished`` names, ``resumed`` the record of an earlier run that did this change and could not tell anybody,
+    ``remembered`` whether the record of what the next boot restores was changed, ``recovery`` the file with a layout
+    that could not be restored, ``stopped`` the clients that were stopped and ``not_started`` sentences about those that
+    do not run again.
     """
 
     after: Node
@@ -75,26 +109,36 @@ class Outcome(t.NamedTuple):
     missing: tuple[str, ...] = ()
     reset_required: tuple[int, ...] = ()
     reboot_required: tuple[int, ...] = ()
+    pending_left: tuple[int, ...] = ()
     error: t.Optional[MigError] = None
     uuid_map: t.Optional[dict[str, t.Optional[str]]] = None
+    before: t.Optional[Node] = None
+    wanted: t.Optional[Wanted] = None
+    plan: t.Optional[Plan] = None
+    txid: str = ""
+    recovered: str = ""
+    unfinished: t.Optional[dict[str, t.Any]] = None
+    resumed: t.Optional[dict[str, t.Any]] = None
+    remembered: bool = False
+    recovery: str = ""
+    stopped: tuple[str, ...] = ()
+    not_started: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
-def apply(open_session: OpenSession, before: Node, plan: Plan, wanted: Wanted) -> Outcome:
+def apply(
+    open_session: OpenSession, before: Node, plan: Plan, wanted: Wanted, course: t.Optional[Course] = None
+) -> Outcome:
     """Bring the node from ``before`` to ``wanted`` by the steps of ``plan``.
 
     ``open_session`` opens a new NVML session each time (``driver.Session``). Raises MigError as long as nothing was
     written; from the first write on, a failure is the outcome's ``error`` and the rollback has been tried.
     """
-    require_possible(before, plan)
-    run = _Run(before)
-    # Their mode is stored already: NVML is never asked twice for it, and the planner gives them no steps.
-    waiting = {gpu_plan.gpu: "reset" for gpu_plan in plan.gpus if _is_pending(before.gpus[gpu_plan.gpu], gpu_plan)}
+    course = course or Course()
+    require_possible(before, plan, course.orders, course.stopping)
+    run = _Run(before, course.did)
     try:
-        with open_session() as session:
-            _require_unchanged(session, before, plan)
-            _switch_modes(session, run, plan, waiting)
-            if not waiting:
-                _change_instances(session, run, plan)
+        wanted, plan, waiting = _carry_out(open_session, run, before, plan, wanted, course)
         # NVML lists destroyed devices, and serves old handles, for as long as a session is open.
         after = _read(open_session)
         if not waiting:
@@ -103,7 +147,8 @@ def apply(open_session: OpenSession, before: Node, plan: Plan, wanted: Wanted) -
         if not run.started:
             raise
         error = failure if isinstance(failure, MigError) else MigError(f"{type(failure).__name__}: {failure}")
-        return _rolled_back(open_session, before, run, error)
+        steps = (*course.earlier, *run.started)
+        return roll_back(open_session, course.origin or before, steps, error)._replace(steps_done=tuple(run.done))
     reboot = tuple(
         index for index in waiting if waiting[index] == "reboot" or driver.mode_change_needs_reboot(before.gpus[index])
     )
@@ -115,101 +160,12 @@ def apply(open_session: OpenSession, before: Node, plan: Plan, wanted: Wanted) -
         reset_required=tuple(index for index in waiting if index not in reboot),
         reboot_required=reboot,
         uuid_map=report.uuid_map(before, after),
+        wanted=wanted,
+        plan=plan,
     )
 
 
-def require_possible(before: Node, plan: Plan) -> None:
-    """Raise MigError for a plan that must not be started, naming what is in the way. Touches nothing.
-
-    Check mode calls it too, so that it gives the same verdict as the real run.
-    """
-    changing = [(before.gpus[gpu_plan.gpu], gpu_plan) for gpu_plan in plan.gpus if gpu_plan.steps]
-    for gpu, _gpu_plan in changing:
-        refusal = driver.why_not_writable(before.driver_version, gpu)
-        if refusal:
-            raise MigError(refusal, **_identity(gpu))
-    _require_idle([(gpu, gpu_plan.lost_busy) for gpu, gpu_plan in changing])
-    _require_no_reboot([(gpu, switch) for gpu, gpu_plan in changing if (switch := _mode_step(gpu_plan)) is not None])
-
-
-def _require_idle(in_the_way: t.Sequence[tuple[Gpu, tuple[Process, ...]]]) -> None:
-    """Refuse to take an instance, or a whole GPU when its mode is to change, away from a process.
-
-    ``in_the_way`` has the processes on each GPU. All are named at once, so that nobody stops one job after the other.
-    """
-    busy = [(gpu, processes) for gpu, processes in in_the_way if processes]
-    if not busy:
-        return
-    said = [
-        f"{driver.describe(gpu)} is in use and nothing was changed: "
-        + "; ".join(_process_in_words(gpu, process) for process in processes)
-        for gpu, processes in busy
-    ]
-    raise MigError(
-        f"{'. '.join(said)}. Stop what is running there, and run again.",
-        **_identity(busy[0][0]),
-        processes=[
-            {"gpu": gpu.index, **report.process_report(process)} for gpu, processes in busy for process in processes
-        ],
-    )
-
-
-def _require_no_reboot(switches: t.Sequence[tuple[Gpu, Step]]) -> None:
-    """Refuse mode changes that only a reboot makes current, with the commands that make them by hand, in order."""
-    waiting = [
-        (gpu, bool(step.enabled))
-        for gpu, step in switches
-        if driver.mode_change_needs_reboot(gpu) and gpu.mode_current != step.enabled
-    ]
-    if not waiting:
-        return
-    first, first_enabled = waiting[0]
-    turned = {enabled: [gpu for gpu, wanted in waiting if wanted == enabled] for enabled in (True, False)}
-    occupied = [gpu for gpu in turned[False] if gpu.instances]
-    with_compute = [gpu for gpu in occupied if any(instance.compute for instance in gpu.instances)]
-    commands = [
-        *([f"'nvidia-smi mig -dci -i {_indices(with_compute)}'"] if with_compute else []),
-        *([f"'nvidia-smi mig -dgi -i {_indices(occupied)}'"] if occupied else []),
-        *(f"'nvidia-smi -i {_indices(gpus)} -mig {int(enabled)}'" for enabled, gpus in turned.items() if gpus),
-    ]
-    modes = " and ".join(
-        f"{_on(enabled)}{f' (GPU {_indices(gpus)})' if all(turned.values()) else ''}"
-        for enabled, gpus in turned.items()
-        if gpus
-    )
-    only_empty = (
-        f" Only a GPU without instances can be turned off: the label all-enabled on GPU {_indices(occupied)} removes"
-        " them as well as the commands that destroy them do."
-        if occupied
-        else ""
-    )
-    verb = "is an Ampere GPU" if len(waiting) == 1 else "are Ampere GPUs"
-    raise MigError(
-        f"{' and '.join(driver.describe(gpu) for gpu, _enabled in waiting)} {verb} passed through to a virtual machine:"
-        f" turning MIG {modes} takes effect at a reboot only and cannot be taken back before it. Nothing was changed;"
-        f" run {', then '.join(commands)}, reboot, and run again.{only_empty}",
-        **_identity(first),
-        current=_on(first.mode_current),
-        wanted=_on(first_enabled),
-    )
-
-
-def _indices(gpus: t.Iterable[Gpu]) -> str:
-    """GPUs as nvidia-smi takes them: ``0,1``."""
-    return ",".join(str(gpu.index) for gpu in gpus)
-
-
-def _process_in_words(gpu: Gpu, process: Process) -> str:
-    place = "the GPU"
-    for instance in gpu.instances:
-        for compute in instance.compute:
-            if any(holder.pid == process.pid for holder in compute.processes):
-                place = _compute_in_words(instance, compute)
-    name = f" ({process.name})" if process.name else ""
-    return f"process {process.pid}{name} uses {place}"
-
-
-def _require_unchanged(session: driver.Session, before: Node, plan: Plan) -> None:
+def _require_unchanged(session: driver.Session, before: Node, plan: Plan, course: Course) -> None:
     """Refuse when a GPU is not as it was planned for: another manager, a new job, indices that moved."""
     in_the_way = []
     for gpu_plan in plan.gpus:
@@ -222,7 +178,7 @@ def _require_unchanged(session: driver.Session, before: Node, plan: Plan) -> Non
             raise MigError(
                 f"{driver.describe(was)} changed while this was planned, and nothing was written: {'; '.join(changes)}."
                 " Run again.",
-                **_identity(was),
+                **identity(was),
             )
         destroyed = {(step.gi_id, step.ci_id) for step in gpu_plan.steps if step.kind == "destroy_ci"}
         lost_busy = tuple(
@@ -232,25 +188,24 @@ def _require_unchanged(session: driver.Session, before: Node, plan: Plan) -> Non
             if (instance.id, compute.id) in destroyed
             for process in compute.processes
         )
-        switched = _mode_step(gpu_plan) is not None and now.mode_current != gpu_plan.enabled
+        switched = mode_step(gpu_plan) is not None and now.mode_current != gpu_plan.enabled
         in_the_way.append((now, lost_busy + now.processes if switched else lost_busy))
-    _require_idle(in_the_way)
+    require_idle(in_the_way, course.stopping)
 
 
 class _Run:
     """Performs steps and remembers them: a step in ``started`` may have had its effect, one in ``done`` had it."""
 
-    def __init__(self, before: Node) -> None:
+    def __init__(self, before: Node, did: t.Optional[t.Callable[[Step], None]] = None) -> None:
         self.started: list[Step] = []
         self.done: list[Step] = []
+        self._did = did
         self._gi_ids: dict[tuple[int, Placement], int] = {}
-        for gpu in before.gpus:
-            for instance in gpu.instances:
-                if instance.id is not None:
-                    self._gi_ids[gpu.index, instance.placement] = instance.id
+        self.learn(before)
 
     def perform(self, session: driver.Session, step: Step) -> str:
         """Do one step; for a mode switch, returns NVML's name of what became of it."""
+        session.check()
         self.started.append(step)
         activation = ""
         try:
@@ -265,60 +220,130 @@ class _Run:
                 self._gi_ids[step.gpu, place] = session.create_gpu_instance(step.gpu, _known(step.profile_id), place)
             elif step.kind == "create_ci":
                 gi_id = self._gi_ids[step.gpu, _known(step.placement)]
-                session.create_compute_instance(step.gpu, gi_id, _known(step.slices), step.compute_placement)
+                place_in_gi = step.compute_placement
+                session.create_compute_instance(step.gpu, gi_id, _known(step.slices), place_in_gi, step.variant)
             else:
                 raise MigError(f"A plan has a step of the unknown kind {step.kind!r}.")
         except DriverError as error:
             raise _in_context(session, step, error) from error
-        self.done.append(step)
+        self.finish(step)
         return activation
 
-    def touched(self) -> list[int]:
-        """Indices of the GPUs that a started step named, in order."""
-        return sorted({step.gpu for step in self.started})
+    def learn(self, node: Node) -> None:
+        """Remember the ids of the GIs that are there, for the steps that name a GI by its place."""
+        for gpu in node.gpus:
+            for instance in gpu.instances:
+                if instance.id is not None:
+                    self._gi_ids[gpu.index, instance.placement] = instance.id
 
-    def may_have_created_gi(self, index: int, instance: GpuInstance) -> bool:
-        """Whether a GI at this place is this run's: it was asked for here, even if the call failed afterwards."""
-        return any(
-            step.kind == "create_gi"
-            and (step.gpu, step.placement, step.profile_id) == (index, instance.placement, instance.profile.id)
-            for step in self.started
-        )
+    def finish(self, step: Step) -> None:
+        """Remember a step that had its effect."""
+        self.done.append(step)
+        if self._did:
+            self._did(step)
 
-    def may_have_created_ci(self, index: int, instance: GpuInstance, compute: ComputeInstance) -> bool:
-        """Whether a CI of this size is one this run asked for in this GI."""
-        return any(
-            step.kind == "create_ci"
-            and (step.gpu, step.placement, step.slices) == (index, instance.placement, compute.slices)
-            for step in self.started
-        )
+
+def _may_have_created_gi(steps: t.Sequence[Step], index: int, instance: GpuInstance) -> bool:
+    """Whether a GI at this place is ours: it was asked for here, even if the call failed afterwards."""
+    return any(
+        step.kind == "create_gi"
+        and (step.gpu, step.placement, step.profile_id) == (index, instance.placement, instance.profile.id)
+        for step in steps
+    )
+
+
+def _may_have_created_ci(steps: t.Sequence[Step], index: int, instance: GpuInstance, compute: ComputeInstance) -> bool:
+    """Whether a CI of this kind is one that was asked for in this GI."""
+    return any(
+        step.kind == "create_ci"
+        and (step.gpu, step.placement, step.slices, step.variant)
+        == (index, instance.placement, compute.slices, compute.variant)
+        for step in steps
+    )
 
 
 def _in_context(session: driver.Session, step: Step, error: DriverError) -> DriverError:
     """A failed step as a sentence about the plan; for a busy instance, with who holds it, or that nobody admits it."""
-    what = _step_in_words(step)
+    what = step_in_words(step)
     hint = ""
     if error.error == "IN_USE" and step.kind in ("destroy_ci", "destroy_gi"):
-        gpu = session.read_gpu(step.gpu)
-        holders = [
-            process
-            for instance in gpu.instances
-            if instance.id == step.gi_id
-            for compute in instance.compute
-            for process in compute.processes
-        ]
-        holders.extend(gpu.processes)
-        if holders:
-            hint = " Held by " + ", ".join(f"process {p.pid} ({p.name or 'name unknown'})" for p in holders) + "."
-        else:
-            hint = (
-                " Something holds it though no process list shows it; monitoring such as DCGM and its exporters is"
-                " the usual one."
-            )
+        hint = f" {_why_in_use(session, step)}"
     return DriverError(f"Could not {what}: {error}{hint}", step=what, **error.details)
 
 
+def _why_in_use(session: driver.Session, step: Step) -> str:
+    gpu = session.read_gpu(step.gpu)
+    node = Node(gpus=(gpu._replace(index=0),))
+    # This process has NVML open itself, which keeps no instance from being destroyed.
+    opened = tuple(each for each in holders.scan() if each.pid != os.getpid())
+    return holders.why_in_use(holders.attach(node, opened), 0, step.gi_id)
+
+
 # --- the change ----------------------------------------------------------------------------------------------------
+
+
+def _carry_out(
+    open_session: OpenSession, run: _Run, seen: Node, plan: Plan, wanted: Wanted, course: Course
+) -> tuple[Wanted, Plan, dict[int, str]]:
+    """Do all that can be done now; returns what was wanted and planned last, and the GPUs whose mode waits.
+
+    ``wanted`` and ``plan`` are made anew where the driver could not tell everything before the modes were current, and
+    after a reset.
+    """
+    resets = course.resets
+    for _round in range(_ROUNDS):
+        # Modes that are stored already: NVML is never asked twice, and the planner gives these GPUs no steps.
+        waiting = {each.gpu: "reset" for each in plan.gpus if _is_pending(seen.gpus[each.gpu], each)}
+        provisional = any(gpu_plan.provisional for gpu_plan in plan.gpus)
+        with open_session() as session:
+            _require_unchanged(session, seen, plan, course)
+            _switch_modes(session, run, plan, waiting)
+            due = _due_for_reset(seen, waiting, resets, course)
+            if not waiting and not due and not provisional:
+                _change_instances(session, run, plan)
+        if not due and (waiting or not provisional):
+            return wanted, plan, waiting
+        if due:
+            _reset(open_session, run, tuple(seen.gpus[index] for index in due), course)
+        resets = ()
+        seen = _read(open_session)
+        wanted, plan = _known(course.replan)(seen)
+        require_possible(seen, plan, course.orders, course.stopping)
+        run.learn(seen)
+    raise MigError("The MIG modes of this node do not settle: look into 'dmesg', reboot the node, and run again.")
+
+
+def _due_for_reset(
+    seen: Node, waiting: t.Mapping[int, str], resets: t.Sequence[int], course: Course
+) -> tuple[int, ...]:
+    if course.reset is None:
+        return ()
+    pending = [
+        index
+        for index, what in waiting.items()
+        if what == "reset" and not driver.mode_change_needs_reboot(seen.gpus[index])
+    ]
+    return tuple(sorted({*pending, *resets}))
+
+
+def _reset(open_session: OpenSession, run: _Run, gpus: tuple[Gpu, ...], course: Course) -> None:
+    """Reset these GPUs and read back that their pending mode is current; what the reset itself says is no evidence."""
+    steps = [Step("reset", gpu.index) for gpu in gpus]
+    run.started.extend(steps)
+    _known(course.reset)(gpus)
+    with open_session() as session:
+        for gpu in gpus:
+            current, pending = session.read_mode(gpu.index)
+            if current != pending:
+                raise MigError(
+                    f"{driver.describe(gpu)} was reset, and MIG is still {on(current)} with {on(pending)} pending:"
+                    " look into 'dmesg' and reboot the node.",
+                    **identity(gpu),
+                    current=on(current),
+                    wanted=on(pending),
+                )
+    for step in steps:
+        run.finish(step)
 
 
 def _switch_modes(session: driver.Session, run: _Run, plan: Plan, waiting: dict[int, str]) -> None:
@@ -326,7 +351,7 @@ def _switch_modes(session: driver.Session, run: _Run, plan: Plan, waiting: dict[
 
     GPUs without instances in the way come first, so that a mode that stays pending is known before any is touched.
     """
-    switching = [gpu_plan for gpu_plan in plan.gpus if _mode_step(gpu_plan)]
+    switching = [gpu_plan for gpu_plan in plan.gpus if mode_step(gpu_plan)]
     for gpu_plan in switching:
         if not _empties_first(gpu_plan):
             _switch_mode(session, run, gpu_plan, waiting)
@@ -340,7 +365,7 @@ def _switch_modes(session: driver.Session, run: _Run, plan: Plan, waiting: dict[
 
 def _switch_mode(session: driver.Session, run: _Run, gpu_plan: GpuPlan, waiting: dict[int, str]) -> None:
     """Ask for one mode and read it back; the call's own success says nothing about it."""
-    step = _known(_mode_step(gpu_plan))
+    step = _known(mode_step(gpu_plan))
     activation = run.perform(session, step)
     current, pending = _settled_mode(session, step, activation)
     if current == pending == step.enabled:
@@ -350,13 +375,13 @@ def _switch_mode(session: driver.Session, run: _Run, gpu_plan: GpuPlan, waiting:
         waiting[step.gpu] = "reboot" if activation == "NOT_SUPPORTED" else "reset"
         return
     raise MigError(
-        f"MIG of GPU {step.gpu} was to be turned {_on(step.enabled)}, the driver answered {activation}, but it is"
-        f" {_on(current)} with {_on(pending)} pending: look into 'dmesg', reset the GPU or reboot the node.",
+        f"MIG of GPU {step.gpu} was to be turned {on(step.enabled)}, the driver answered {activation}, but it is"
+        f" {on(current)} with {on(pending)} pending: look into 'dmesg', reset the GPU or reboot the node.",
         gpu=step.gpu,
         call="nvmlDeviceSetMigMode",
         error=activation,
-        current=_on(current),
-        wanted=_on(step.enabled),
+        current=on(current),
+        wanted=on(step.enabled),
     )
 
 
@@ -399,27 +424,45 @@ def _require_wanted(after: Node, wanted: Wanted) -> None:
 # --- the way back --------------------------------------------------------------------------------------------------
 
 
-def _rolled_back(open_session: OpenSession, before: Node, run: _Run, error: MigError) -> Outcome:
-    """Repair what this run changed and say what could not be repaired; the first failure stays the failure."""
+def roll_back(
+    open_session: OpenSession,
+    before: Node,
+    steps: t.Sequence[Step],
+    error: t.Optional[MigError] = None,
+    *,
+    rebooted: bool = False,
+) -> Outcome:
+    """Repair what these steps changed, and say what could not be repaired; the first failure stays the failure.
+
+    ``before`` is what to go back to, and ``steps`` are all that may have been started on the way from there. After a
+    reboot no instance is left of either, and all GPUs are restored.
+    """
     failures: list[str] = []
+    touched = sorted({step.gpu for step in steps})
+    if rebooted:
+        touched = [gpu.index for gpu in before.gpus if gpu.mig_capable]
     try:
         with open_session() as session:
-            for index in run.touched():
-                _restore(session, run, before.gpus[index], failures)
+            for index in touched:
+                _restore(session, steps, before.gpus[index], failures, rebooted)
         after = _read(open_session)
         missing = tuple(
             f"{driver.describe(before.gpus[index])}: {change}"
-            for index in run.touched()
-            for change in _changes(before.gpus[index], after.gpus[index] if index < len(after.gpus) else Gpu(index))
+            for index in touched
+            for change in _changes(before.gpus[index], _at(after, index))
         )
     except Exception as second:  # pylint: disable=broad-except  # it must not hide the first failure
-        touched = run.touched()
         after = before._replace(gpus=tuple(_unknown(g, second) if g.index in touched else g for g in before.gpus))
         failures.append(str(second))
         missing = tuple(
-            f"{driver.describe(before.gpus[step.gpu])}: cannot tell whether it was taken back: {_step_in_words(step)}"
-            for step in run.started
+            f"{driver.describe(before.gpus[step.gpu])}: cannot tell whether it was taken back: {step_in_words(step)}"
+            for step in steps
         )
+    pending_left = tuple(
+        index
+        for index in touched
+        if _at(after, index).mode_pending not in (None, _at(after, index).mode_current, before.gpus[index].mode_pending)
+    )
     if missing:
         # These end with a full stop, and stand in a list whose other phrases do not.
         missing = (*missing, *(failure.rstrip(".") for failure in failures))
@@ -427,12 +470,16 @@ def _rolled_back(open_session: OpenSession, before: Node, run: _Run, error: MigE
         after=after,
         altered=True,
         changed=bool(missing),
-        steps_done=tuple(run.done),
         rolled_back=not missing,
         missing=missing,
+        pending_left=pending_left,
         error=error,
         uuid_map=report.uuid_map(before, after),
     )
+
+
+def _at(node: Node, index: int) -> Gpu:
+    return node.gpus[index] if index < len(node.gpus) else Gpu(index)
 
 
 def _unknown(gpu: Gpu, failure: Exception) -> Gpu:
@@ -443,7 +490,7 @@ def _unknown(gpu: Gpu, failure: Exception) -> Gpu:
     return gpu._replace(mode_current=None, mode_pending=None, profiles=None, instances=(), problems=(problem,))
 
 
-def _restore(session: driver.Session, run: _Run, was: Gpu, failures: list[str]) -> None:
+def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failures: list[str], rebooted: bool) -> None:
     """Bring one GPU back as far as it goes: every step is tried, whatever the others do."""
 
     def attempt(operation: t.Callable[..., t.Any], *arguments: t.Any) -> t.Any:
@@ -455,21 +502,21 @@ def _restore(session: driver.Session, run: _Run, was: Gpu, failures: list[str]) 
 
     index = was.index
     now = session.read_gpu(index)
-    asked_for_mode = any(step.kind == "set_mode" for step in run.started if step.gpu == index)
+    ours = rebooted or any(step.kind in ("set_mode", "reset") for step in steps if step.gpu == index)
     # A mode that was pending already is not asked for again: on an idle GPU it would become current at once.
-    mode_to_restore = asked_for_mode and was.mode_current == was.mode_pending
+    mode_to_restore = ours and was.mode_current == was.mode_pending
     if mode_to_restore and was.mode_current and not (now.mode_current and now.mode_pending):
         attempt(session.set_mig_mode, index, True)
         now = session.read_gpu(index)
     former = {(gi.profile.id, gi.placement): gi for gi in was.instances}
     for instance in now.instances:
         kept = former.get((instance.profile.id, instance.placement))
-        ours = kept is None and run.may_have_created_gi(index, instance)
+        created = kept is None and _may_have_created_gi(steps, index, instance)
         for compute in instance.compute:
-            extra = kept is not None and _compute_key(compute) not in map(_compute_key, kept.compute)
-            if ours or (extra and run.may_have_created_ci(index, instance, compute)):
+            extra = kept is not None and compute_key(compute) not in map(compute_key, kept.compute)
+            if created or (extra and _may_have_created_ci(steps, index, instance, compute)):
                 attempt(session.destroy_compute_instance, index, instance.id, compute.id)
-        if ours:
+        if created:
             attempt(session.destroy_gpu_instance, index, instance.id)
     if mode_to_restore and not was.mode_current and (now.mode_current or now.mode_pending):
         attempt(session.set_mig_mode, index, False)
@@ -480,9 +527,9 @@ def _restore(session: driver.Session, run: _Run, was: Gpu, failures: list[str]) 
         gi_id = there.id if there else attempt(session.create_gpu_instance, index, *key)
         if gi_id is None:
             continue
-        left = {_compute_key(compute) for compute in there.compute} if there else set()
+        left = {compute_key(compute) for compute in there.compute} if there else set()
         for compute in sorted(instance.compute, key=lambda compute: compute.id or 0):
-            if _compute_key(compute) not in left:
+            if compute_key(compute) not in left:
                 arguments = (index, gi_id, compute.slices, compute.placement, compute.variant)
                 attempt(session.create_compute_instance, *arguments)
 
@@ -491,17 +538,17 @@ def _changes(was: Gpu, now: Gpu) -> list[str]:
     """What differs between two readings of one GPU, a phrase each; identity, modes and layout, nothing else."""
     if now.problems and now.mode_current is None and was.mode_current is not None:
         calls = ", ".join(f"{problem.call}: {problem.error}" for problem in now.problems)
-        return [f"the GPU does not answer ({calls}), and had {_layout_in_words(was)}"]
+        return [f"the GPU does not answer ({calls}), and had {layout_in_words(was)}"]
     if was.uuid != now.uuid:
         return [f"another GPU has this index now ({now.uuid or 'without UUID'})"]
     found = []
     if now.problems and not was.problems:
         found.append("not everything could be read: " + ", ".join(f"{p.call}: {p.error}" for p in now.problems))
     if was.mode_current != now.mode_current:
-        found.append(f"MIG is {_on(now.mode_current)} and was {_on(was.mode_current)}")
+        found.append(f"MIG is {on(now.mode_current)} and was {on(was.mode_current)}")
     if was.mode_pending != now.mode_pending:
-        found.append(f"MIG {_on(now.mode_pending)} is pending and {_on(was.mode_pending)} was")
-    former, present = _parts(was), _parts(now)
+        found.append(f"MIG {on(now.mode_pending)} is pending and {on(was.mode_pending)} was")
+    former, present = parts_of(was), parts_of(now)
     found.extend(f"{former[key][0]} is gone" for key in former if key not in present)
     found.extend(f"{present[key][0]} is new" for key in present if key not in former)
     found.extend(
@@ -512,73 +559,14 @@ def _changes(was: Gpu, now: Gpu) -> list[str]:
     return found
 
 
-def _parts(gpu: Gpu) -> dict[t.Hashable, tuple[str, t.Optional[str]]]:
-    """Every GI and CI of a GPU by what and where it is: its words and its UUID."""
-    parts: dict[t.Hashable, tuple[str, t.Optional[str]]] = {}
-    for instance in gpu.instances:
-        key = (instance.profile.id, instance.placement)
-        parts[key] = (_instance_in_words(instance), None)
-        for compute in instance.compute:
-            parts[key, _compute_key(compute)] = (_compute_in_words(instance, compute), compute.uuid)
-    return parts
-
-
-def _compute_key(compute: ComputeInstance) -> tuple[t.Optional[Placement], int, str]:
-    return compute.placement, compute.slices, compute.variant
-
-
-# --- words ---------------------------------------------------------------------------------------------------------
-
-
-def _identity(gpu: Gpu) -> dict[str, t.Any]:
-    return {"gpu": gpu.index, "pci_bus_id": gpu.pci_bus_id, "uuid": gpu.uuid}
-
-
-def _on(enabled: t.Optional[bool]) -> str:
-    return "unknown" if enabled is None else "on" if enabled else "off"
-
-
-def _place(placement: t.Optional[Placement]) -> str:
-    return "an unknown place" if placement is None else f"{placement.start}:{placement.size}"
-
-
-def _instance_in_words(instance: GpuInstance) -> str:
-    return f"GPU instance {instance.profile.name} at {_place(instance.placement)}"
-
-
-def _compute_in_words(instance: GpuInstance, compute: ComputeInstance) -> str:
-    inside = "" if compute.slices == instance.profile.slices else f" at {_place(compute.placement)}"
-    return f"compute instance {compute.name}{inside} in {_instance_in_words(instance)}"
-
-
-def _layout_in_words(gpu: Gpu) -> str:
-    parts = ", ".join(words for words, uuid in _parts(gpu).values())
-    return f"MIG {_on(gpu.mode_current)}" + (f" and {parts}" if parts else "")
-
-
-def _step_in_words(step: Step) -> str:
-    where = f"{step.name} at {_place(step.placement)} of GPU {step.gpu}"
-    return {
-        "set_mode": f"turn MIG of GPU {step.gpu} {_on(step.enabled)}",
-        "destroy_ci": f"destroy compute instance {step.ci_id} in GPU instance {where}",
-        "destroy_gi": f"destroy GPU instance {where}",
-        "create_gi": f"create GPU instance {where}",
-        "create_ci": f"create a compute instance of {counted(step.slices, 'slice')} in GPU instance {where}",
-    }.get(step.kind, step.kind)
-
-
 def _is_pending(gpu: Gpu, gpu_plan: GpuPlan) -> bool:
     """Whether the wanted mode is stored but not current."""
     return gpu.mode_current != gpu_plan.enabled and gpu.mode_pending == gpu_plan.enabled
 
 
-def _mode_step(gpu_plan: GpuPlan) -> t.Optional[Step]:
-    return next((step for step in gpu_plan.steps if step.kind == "set_mode"), None)
-
-
 def _empties_first(gpu_plan: GpuPlan) -> bool:
     """Whether this GPU is to be disabled and has instances, which must go before its mode can."""
-    return _mode_step(gpu_plan) is not None and gpu_plan.steps[0].kind != "set_mode"
+    return mode_step(gpu_plan) is not None and gpu_plan.steps[0].kind != "set_mode"
 
 
 _T = t.TypeVar("_T")

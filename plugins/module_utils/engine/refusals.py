@@ -1,0 +1,149 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What keeps a plan from being started. Nothing here touches anything, so that check mode gives the same verdict.
+
+This file is private to the collection gpufleet.mig and may change at any time.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from . import driver, holders, report, reset
+from .model import Gpu, GpuPlan, MigError, Node, Orders, Plan, Process, Reservation, Step
+from .reading import NO_ORDERS
+from .words import compute_in_words, identity, on
+
+
+def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopping: t.Collection[str] = ()) -> None:
+    """Raise MigError for a plan that must not be started, naming everything that is in the way.
+
+    ``stopping`` are the units that are stopped before the plan is carried out: what they hold is no obstacle.
+    """
+    changing = [(before.gpus[gpu_plan.gpu], gpu_plan) for gpu_plan in plan.gpus if gpu_plan.steps]
+    for gpu, _gpu_plan in changing:
+        refusal = driver.why_not_writable(before.driver_version, gpu)
+        if refusal:
+            raise MigError(refusal, **identity(gpu))
+    require_idle([(gpu, gpu_plan.lost_busy) for gpu, gpu_plan in changing], stopping)
+    if orders.evict == "none":
+        require_not_promised([(gpu, gpu_plan.lost_reserved) for gpu, gpu_plan in changing])
+    switches = [(gpu, step) for gpu, gpu_plan in changing if (step := mode_step(gpu_plan)) is not None]
+    _require_no_reboot(switches)
+    resetting = [gpu.index for gpu, step in switches if gpu.mode_current != step.enabled and needs_reset(gpu)]
+    obstacles = reset.obstacles(before, resetting, by_driver=True) if resetting and not orders.manage_drm else ()
+    if obstacles:
+        raise MigError(f"{' '.join(obstacles)} Nothing was changed.", **identity(before.gpus[resetting[0]]))
+
+
+def mode_step(gpu_plan: GpuPlan) -> t.Optional[Step]:
+    """The step of a plan that switches the mode, if there is one."""
+    return next((step for step in gpu_plan.steps if step.kind == "set_mode"), None)
+
+
+def needs_reset(gpu: Gpu) -> bool:
+    """Whether this GPU is reset, by the driver itself or by somebody else, when its MIG mode changes."""
+    return gpu.architecture == "ampere"
+
+
+def require_idle(in_the_way: t.Sequence[tuple[Gpu, tuple[Process, ...]]], stopping: t.Collection[str] = ()) -> None:
+    """Refuse to take an instance, or a whole GPU when its mode is to change, away from a process.
+
+    ``in_the_way`` has the processes on each GPU. All are named at once, so that nobody stops one job after the other.
+    """
+    busy = []
+    for gpu, processes in in_the_way:
+        blocking = [each for each in processes if not each.cooperative and each.owner.unit not in stopping]
+        if blocking:
+            busy.append((gpu, blocking))
+    if not busy:
+        return
+    said = [
+        f"{driver.describe(gpu)} is in use and nothing was changed: "
+        + "; ".join(_use_in_words(gpu, process) for process in processes)
+        for gpu, processes in busy
+    ]
+    raise MigError(
+        f"{'. '.join(said)}. Stop what is running there, and run again.",
+        **identity(busy[0][0]),
+        holders=[
+            {"gpu": gpu.index, **report.process_report(process)} for gpu, processes in busy for process in processes
+        ],
+    )
+
+
+def _use_in_words(gpu: Gpu, process: Process) -> str:
+    place = "the GPU"
+    for instance in gpu.instances:
+        for compute in instance.compute:
+            if any(holder.pid == process.pid for holder in compute.processes):
+                place = compute_in_words(instance, compute)
+    return f"{holders.words(process)} uses {place}"
+
+
+def require_not_promised(in_the_way: t.Sequence[tuple[Gpu, tuple[Reservation, ...]]]) -> None:
+    """Refuse to take an instance that somebody was promised, unless that was asked for."""
+    promised = [(gpu, reservations) for gpu, reservations in in_the_way if reservations]
+    if not promised:
+        return
+    said = [
+        f"{driver.describe(gpu)} has instances that are reserved, and nothing was changed: "
+        + "; ".join(f"{_by(each)} has one that would go" for each in reservations)
+        for gpu, reservations in promised
+    ]
+    raise MigError(
+        f"{'. '.join(said)}. Wait until they are released, or take them with evict: reserved.",
+        **identity(promised[0][0]),
+        reservations=[{"gpu": gpu.index, **each._asdict()} for gpu, reservations in promised for each in reservations],
+    )
+
+
+def _by(reservation: Reservation) -> str:
+    return f"{reservation.holder} ({reservation.source})" if reservation.source else reservation.holder
+
+
+def _require_no_reboot(switches: t.Sequence[tuple[Gpu, Step]]) -> None:
+    """Refuse mode changes that only a reboot makes current, with the commands that make them by hand, in order."""
+    waiting = [
+        (gpu, bool(step.enabled))
+        for gpu, step in switches
+        if driver.mode_change_needs_reboot(gpu) and gpu.mode_current != step.enabled
+    ]
+    if not waiting:
+        return
+    first, first_enabled = waiting[0]
+    turned = {enabled: [gpu for gpu, wanted in waiting if wanted == enabled] for enabled in (True, False)}
+    occupied = [gpu for gpu in turned[False] if gpu.instances]
+    with_compute = [gpu for gpu in occupied if any(instance.compute for instance in gpu.instances)]
+    commands = [
+        *([f"'nvidia-smi mig -dci -i {_indices(with_compute)}'"] if with_compute else []),
+        *([f"'nvidia-smi mig -dgi -i {_indices(occupied)}'"] if occupied else []),
+        *(f"'nvidia-smi -i {_indices(gpus)} -mig {int(enabled)}'" for enabled, gpus in turned.items() if gpus),
+    ]
+    modes = " and ".join(
+        f"{on(enabled)}{f' (GPU {_indices(gpus)})' if all(turned.values()) else ''}"
+        for enabled, gpus in turned.items()
+        if gpus
+    )
+    only_empty = (
+        f" Only a GPU without instances can be turned off: the label all-enabled on GPU {_indices(occupied)} removes"
+        " them as well as the commands that destroy them do."
+        if occupied
+        else ""
+    )
+    verb = "is an Ampere GPU" if len(waiting) == 1 else "are Ampere GPUs"
+    raise MigError(
+        f"{' and '.join(driver.describe(gpu) for gpu, _enabled in waiting)} {verb} passed through to a virtual machine:"
+        f" turning MIG {modes} takes effect at a reboot only and cannot be taken back before it. Nothing was changed;"
+        f" run {', then '.join(commands)}, reboot, and run again.{only_empty}",
+        **identity(first),
+        current=on(first.mode_current),
+        wanted=on(first_enabled),
+    )
+
+
+def _indices(gpus: t.Iterable[Gpu]) -> str:
+    """GPUs as nvidia-smi takes them: ``0,1``."""
+    return ",".join(str(gpu.index) for gpu in gpus)

@@ -1,0 +1,715 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One change of one node, from the first client that is stopped to the last one that is started again.
+
+This file is private to the collection gpufleet.mig and may change at any time.
+
+All of it happens in one process of its own, the worker. It completes its work when the connection breaks and the
+process that asked for it is gone, and it ends at once when an operation takes longer than allowed. Whoever asks for a
+change never opens NVML.
+
+Under the lock of the node the worker
+
+1. reads the node and, if an earlier change was not finished, what that one was about;
+2. resolves the wish, plans, and refuses what must not be started: nothing was touched until here;
+3. writes the journal, which is enough for whoever comes next to finish the change or to take it back;
+4. stops clients, carries out the plan (transaction.py), starts the clients again;
+5. writes down the layout that was proven, keeps the result for its caller, and removes the journal.
+
+There is no record of single steps: what NVML shows is the progress. So the number of writes to the disk does not grow
+with the change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import syslog
+import time
+import typing as t
+
+from . import bounded, clients, compare, driver, holders, layouts, planner, refusals, reset, state, transaction
+from .bounded import Watch
+from .model import Gpu, Job, MigError, Node, Orders, Plan, Reservation, Step, Wanted
+from .reading import NO_ORDERS, Opener, observe, read
+from .transaction import Course, Outcome
+from .words import identity, layout_in_words, step_in_words
+
+# The dead-man timer only matters when both the worker and its caller are gone, and then waits for the lock.
+_DEAD_MAN_SECONDS = 300.0
+
+
+# --- what a change would do ----------------------------------------------------------------------------------------
+
+
+class Foreseen(t.NamedTuple):
+    """What a change comes to under the lock, before anything is touched.
+
+    ``before`` is the node as read. ``wanted`` is None where there is no wish, only an unfinished change to take back;
+    then ``plan`` is None too. ``stopping`` are the clients that are stopped for it, in this order. ``origin`` is what a
+    failure goes back to, and ``earlier`` are the writes of the unfinished change.
+    """
+
+    before: Node
+    wanted: t.Optional[Wanted]
+    verdict: str
+    plan: t.Optional[Plan]
+    recovered: str
+    stopping: tuple[str, ...]
+    origin: Node
+    earlier: tuple[Step, ...]
+
+
+def foresee(places: state.Places, node: Node, job: Job, manager: t.Optional[clients.Manager] = None) -> Foreseen:
+    """What ``change`` would do to this node, read with holders. Raises what it would refuse, and touches nothing."""
+    _respect_lease(places, job.orders)
+    return _foresee(node, job, state.read_journal(places), manager or clients.manager_of())
+
+
+def _foresee(node: Node, job: Job, unfinished: t.Optional[state.Journal], manager: clients.Manager) -> Foreseen:
+    origin, earlier = _origin(node, unfinished), _earlier(node, unfinished)
+    recovered = "" if unfinished is None else job.orders.recover
+    if recovered == "back":
+        _require_takable_back(node, origin, earlier)
+        wanted = None if job.resolve is None else job.resolve(node)
+        verdict = compare.MATCH if wanted is None else compare.verdict(origin, wanted).verdict
+        return Foreseen(node, wanted, verdict, None, recovered, (), origin, earlier)
+    wanted = _wish(node, job, unfinished)
+    verdict, differences = compare.verdict(node, wanted)
+    if verdict == compare.UNKNOWN:
+        sentences = " ".join(f"{driver.describe(node.gpus[i])}: {s}." for i, each in differences.items() for s in each)
+        raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {sentences}")
+    plan = planner.plan_node(node, wanted)
+    stopping = _to_be_stopped(node, plan, job, manager) if verdict != compare.MATCH or job.resets else ()
+    refusals.require_possible(node, plan, job.orders, stopping)
+    _require_resettable(node, plan, job, manager)
+    return Foreseen(node, wanted, verdict, plan, recovered, stopping, origin, earlier)
+
+
+def _wish(node: Node, job: Job, unfinished: t.Optional[state.Journal]) -> Wanted:
+    """The wish of this job; an unfinished change is finished on the GPUs that the wish does not speak of."""
+    own = Wanted("", "unfinished", {}) if job.resolve is None else job.resolve(node)
+    if unfinished is None:
+        return own
+    touched = {_key(dump) for dump in unfinished.before if dump.get("index") in unfinished.gpus}
+    present = {_key(_named(gpu)) for gpu in node.gpus}
+    target = [dump for dump in unfinished.target if _key(dump) in touched & present]
+    rest = layouts.resolve(node, target) if target else own
+    return own._replace(wishes={**rest.wishes, **own.wishes})
+
+
+def _to_be_stopped(node: Node, plan: Plan, job: Job, manager: clients.Manager) -> tuple[str, ...]:
+    if job.orders.evict != "clients":
+        return ()
+    kinds = {"reset"} if job.resets else set()
+    for gpu_plan in plan.gpus:
+        waits = node.gpus[gpu_plan.gpu].mode_current != gpu_plan.enabled
+        if waits or refusals.mode_step(gpu_plan) is not None:
+            kinds.add("mode")
+        if waits and job.orders.allow_reset:
+            kinds.add("reset")
+        if any(step.kind != "set_mode" for step in gpu_plan.steps):
+            kinds.add("instances")
+    return clients.select(job.orders.clients, kinds, manager) if kinds else ()
+
+
+def _require_resettable(node: Node, plan: Plan, job: Job, manager: clients.Manager) -> None:
+    """Refuse before anything is written what needs a reset that cannot be had."""
+    waiting = [
+        each.gpu
+        for each in plan.gpus
+        if node.gpus[each.gpu].mode_current != each.enabled and node.gpus[each.gpu].mode_pending == each.enabled
+    ]
+    due = [index for index in waiting if not driver.mode_change_needs_reboot(node.gpus[index])]
+    gpus = sorted({*job.resets, *(due if job.orders.allow_reset else ())})
+    if not gpus:
+        return
+    stopping = _to_be_stopped(node, plan, job, manager)
+    if job.orders.evict == "none":
+        promised = [(node.gpus[index], _reservations(node.gpus[index])) for index in gpus]
+        refusals.require_not_promised(promised)
+    obstacles = reset.obstacles(
+        _without(node, stopping), gpus, by_driver=False, manager=manager, manage_drm=job.orders.manage_drm
+    )
+    if obstacles:
+        raise MigError(f"{' '.join(obstacles)} Nothing was changed.", **identity(node.gpus[gpus[0]]))
+
+
+def _reservations(gpu: Gpu) -> tuple[Reservation, ...]:
+    return (*gpu.reservations, *(each for gi in gpu.instances for ci in gi.compute for each in ci.reservations))
+
+
+def _without(node: Node, units: t.Collection[str]) -> Node:
+    """The node as it is when these units are stopped."""
+
+    def others(gpu: Gpu) -> Gpu:
+        instances = tuple(
+            gi._replace(
+                compute=tuple(
+                    ci._replace(processes=tuple(p for p in ci.processes if p.owner.unit not in units))
+                    for ci in gi.compute
+                )
+            )
+            for gi in gpu.instances
+        )
+        return gpu._replace(instances=instances, processes=tuple(p for p in gpu.processes if p.owner.unit not in units))
+
+    return node._replace(gpus=tuple(others(gpu) for gpu in node.gpus)) if units else node
+
+
+def _respect_lease(places: state.Places, orders: Orders) -> None:
+    lease = state.read_lease(places)
+    if lease is not None and state.lease_blocks(lease, orders.run_id, time.time()):
+        until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(lease.expires))
+        raise state.LockedError(
+            f"{state.printable(lease.who) or 'Another run'} keeps this node until {until} for the run"
+            f" {state.printable(lease.run_id)}, since it waits for {state.printable(lease.reason)}: wait for that run,"
+            " or continue it with the same run_id.",
+            lock=lease._asdict(),
+        )
+
+
+# --- an unfinished change ------------------------------------------------------------------------------------------
+
+
+def _key(dump: t.Mapping[str, t.Any]) -> tuple[t.Any, ...]:
+    return dump.get("pci_bus_id"), dump.get("uuid")
+
+
+def _origin(node: Node, unfinished: t.Optional[state.Journal]) -> Node:
+    """The node as it was before the unfinished change, or as it is now where there is none."""
+    if unfinished is None:
+        return node
+    everything = _rebooted(unfinished)
+    former = {_key(d): d for d in unfinished.before if everything or d.get("index") in unfinished.gpus}
+    return node._replace(
+        gpus=tuple(
+            layouts.load(dump, gpu)._replace(index=gpu.index) if (dump := former.get(_key(_named(gpu)))) else gpu
+            for gpu in node.gpus
+        )
+    )
+
+
+def _earlier(node: Node, unfinished: t.Optional[state.Journal]) -> tuple[Step, ...]:
+    """The writes of the unfinished change, with the indices that its GPUs have now."""
+    if unfinished is None:
+        return ()
+    now = {_key(_named(gpu)): gpu.index for gpu in node.gpus}
+    moved = {dump.get("index"): now.get(_key(dump)) for dump in unfinished.before}
+    return tuple(step._replace(gpu=index) for step in unfinished.steps if (index := moved.get(step.gpu)) is not None)
+
+
+def _named(gpu: Gpu) -> dict[str, str]:
+    return {"pci_bus_id": gpu.pci_bus_id, "uuid": gpu.uuid}
+
+
+def _rebooted(unfinished: state.Journal) -> bool:
+    return unfinished.boot_id != state.boot_id()
+
+
+def _lost_gpus(node: Node, unfinished: state.Journal) -> list[str]:
+    """GPUs of the unfinished change that are not in the node any more, in words."""
+    present = {_key(_named(gpu)) for gpu in node.gpus}
+    return [
+        f"GPU {dump.get('index')} ({dump.get('pci_bus_id')}, {dump.get('uuid')}) is not in this node any more"
+        for dump in unfinished.before
+        if dump.get("index") in unfinished.gpus and _key(dump) not in present
+    ]
+
+
+def _require_takable_back(node: Node, origin: Node, steps: t.Sequence[Step]) -> None:
+    """Refuse to take a change back while somebody uses an instance that it made."""
+    in_the_way = []
+    for gpu in node.gpus:
+        former = {(gi.profile.id, gi.placement) for gi in origin.gpus[gpu.index].instances}
+        made = {
+            (step.profile_id, step.placement) for step in steps if step.kind == "create_gi" and step.gpu == gpu.index
+        }
+        new = [gi for gi in gpu.instances if (gi.profile.id, gi.placement) in made - former]
+        in_the_way.append((gpu, tuple(process for gi in new for ci in gi.compute for process in ci.processes)))
+    refusals.require_idle(in_the_way)
+
+
+# --- the change ----------------------------------------------------------------------------------------------------
+
+
+def change(places: state.Places, opener: Opener, job: Job, manager: t.Optional[clients.Manager] = None) -> Outcome:
+    """Bring the node to what the job wants, and answer for it.
+
+    Raises MigError while nothing was written. From the first write on, the outcome says it all: also when the worker
+    was killed (then another one takes the change back), or when the driver does not answer (then nothing more is
+    written, and the journal stays for whoever comes after the reboot).
+    """
+    txid = state.new_txid()
+    manager = manager or clients.manager_of()
+    try:
+        return bounded.ask(
+            lambda watch: _Worker(places, opener, job, txid, watch, manager).run(),
+            job.orders.operation_timeout,
+            outlive=True,
+        )
+    except bounded.NoAnswer as error:
+        return _stuck(error)
+    except bounded.Died as error:
+        unfinished = state.read_journal(places)
+        if unfinished is None or unfinished.txid != txid:
+            raise MigError(
+                f"{error} No change was under way: look at the node with mig_info.", **error.details
+            ) from None
+        return _taken_back_for(places, opener, job, error, manager)
+
+
+def recover(
+    places: state.Places, opener: Opener, orders: Orders, manager: t.Optional[clients.Manager] = None
+) -> t.Optional[Outcome]:
+    """Finish an unfinished change or take it back, as ``orders.recover`` says; None when there is none."""
+    if state.read_journal(places) is None and state.holder(places) is None:
+        return None
+    return change(places, opener, Job(None, orders, what=f"recover {orders.recover}"), manager)
+
+
+class _Begun(t.NamedTuple):
+    """What the worker tells its caller when the journal is written, for the case that it never answers."""
+
+    txid: str
+    before: Node
+    plan: t.Optional[Plan]
+    stopped: tuple[str, ...]
+
+
+def _stuck(error: bounded.NoAnswer) -> Outcome:
+    """The driver does not answer: say what is done, and leave everything as it is."""
+    begun, steps = _told(error)
+    if begun is None:
+        raise error
+    done = f" Done before that: {'; '.join(map(step_in_words, steps))}." if steps else " Nothing was done before that."
+    still = f" Still stopped: {', '.join(begun.stopped)}." if begun.stopped else ""
+    touched = {step.gpu for step in steps} | {gpu.gpu for gpu in (begun.plan.gpus if begun.plan else ()) if gpu.steps}
+    failure = MigError(
+        f"{error}{done} Nothing more is written, and the change is finished or taken back by the next run.{still}",
+        **error.details,
+    )
+    return Outcome(
+        after=begun.before._replace(gpus=tuple(_unread(g) if g.index in touched else g for g in begun.before.gpus)),
+        altered=True,
+        changed=True,
+        steps_done=steps,
+        rolled_back=False,
+        missing=tuple(
+            f"{driver.describe(begun.before.gpus[index])}: cannot tell what it has now; it had"
+            f" {layout_in_words(begun.before.gpus[index])}"
+            for index in sorted(touched)
+        ),
+        error=failure,
+        before=begun.before,
+        plan=begun.plan,
+        txid=begun.txid,
+        stopped=begun.stopped,
+        not_started=tuple(f"{unit} was stopped and is not started while the driver hangs" for unit in begun.stopped),
+    )
+
+
+def _unread(gpu: Gpu) -> Gpu:
+    return gpu._replace(mode_current=None, mode_pending=None, profiles=None, instances=(), processes=())
+
+
+def _taken_back_for(
+    places: state.Places, opener: Opener, job: Job, error: bounded.Died, manager: clients.Manager
+) -> Outcome:
+    """The worker was killed in the middle: take back what it had begun, as it would have done itself."""
+    begun, steps = _told(error)
+    back = Job(None, job.orders._replace(recover="back"), what=f"take back: {job.what}")
+    try:
+        healed = change(places, opener, back, manager)
+    except MigError as second:
+        missing = (f"the unfinished change was not taken back: {str(second).rstrip('.')}",)
+        return Outcome(
+            after=begun.before if begun else Node(()),
+            altered=True,
+            changed=True,
+            steps_done=steps,
+            rolled_back=False,
+            missing=missing,
+            error=error,
+            before=begun.before if begun else None,
+            plan=begun.plan if begun else None,
+        )
+    before = begun.before if begun else healed.before
+    return healed._replace(
+        error=error,
+        altered=True,
+        changed=bool(healed.missing),
+        rolled_back=not healed.missing,
+        steps_done=steps,
+        before=before,
+        plan=begun.plan if begun else None,
+        recovered="",
+        unfinished=None,
+    )
+
+
+def _told(error: bounded.Unfinished) -> tuple[t.Optional[_Begun], tuple[Step, ...]]:
+    begun = next((each for each in error.done if isinstance(each, _Begun)), None)
+    return begun, tuple(each for each in error.done if isinstance(each, Step))
+
+
+class _Worker:
+    """The process that makes a change."""
+
+    def __init__(
+        self, places: state.Places, opener: Opener, job: Job, txid: str, watch: Watch, manager: clients.Manager
+    ) -> None:
+        self._places = places
+        self._opener = opener
+        self._job = job
+        self._orders = job.orders
+        self._watch = watch
+        self._manager = manager
+        self._txid = txid
+        self._unfinished: t.Optional[state.Journal] = None
+        self._journal: t.Optional[state.Journal] = None
+        self._warnings: list[str] = []
+        self._not_started: tuple[str, ...] = ()
+
+    def run(self) -> Outcome:
+        """Everything, under the lock."""
+        orders = self._orders
+        lock = state.Lock.acquire(
+            self._places, self._txid, orders.who, self._job.what, orders.lock_timeout, self._watch
+        )
+        with lock:
+            _respect_lease(self._places, orders)
+            unfinished = self._unfinished = state.read_journal(self._places)
+            state.read_wanted(self._places)  # a damaged one is refused now, not when the change is made
+            node = read(self._opener, self._watch, orders, with_holders=True, tolerant=unfinished is not None)
+            try:
+                foreseen = _foresee(node, self._job, unfinished, self._manager)
+            except Exception:
+                # The layout stays as it was found, but what an interrupted change stopped must not stay stopped.
+                self._start_what_an_earlier_run_stopped()
+                raise
+            if unfinished is not None:
+                self._warnings += _lost_gpus(node, unfinished)
+            if foreseen.recovered == "back" and unfinished is not None:
+                return self._take_back(foreseen, unfinished)
+            if foreseen.verdict == compare.MATCH and not self._job.resets:
+                return self._conclude(foreseen, unfinished)
+            return self._change(foreseen, unfinished)
+
+    # --- nothing to do to the GPUs ---------------------------------------------------------------------------------
+
+    def _conclude(self, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
+        """The node is as wanted: tidy up after whoever brought it there, and remember it."""
+        wanted = t.cast(Wanted, foreseen.wanted)
+        outcome = Outcome(after=foreseen.before, altered=False, changed=False, wanted=wanted, plan=foreseen.plan)
+        self._start_what_an_earlier_run_stopped()
+        outcome = self._remembered(outcome, wanted)
+        outcome = outcome._replace(resumed=self._undelivered(wanted), error=self._clients_failure())
+        if unfinished is not None:
+            state.clear_journal(self._places)
+        self._end_lease()
+        return self._finished(outcome, foreseen, unfinished)
+
+    def _clients_failure(self) -> t.Optional[MigError]:
+        if not self._not_started:
+            return None
+        return MigError(f"The layout is right, but {' '.join(self._not_started)}", not_started=list(self._not_started))
+
+    def _undelivered(self, wanted: Wanted) -> t.Optional[dict[str, t.Any]]:
+        """The result of an earlier run with this wish that nobody has heard of."""
+        result = state.read_result(self._places)
+        return result if result is not None and result.get("wish") == digest(wanted) else None
+
+    # --- an unfinished change is taken back ------------------------------------------------------------------------
+
+    def _take_back(self, foreseen: Foreseen, unfinished: state.Journal) -> Outcome:
+        self._watch.did(_Begun(self._txid, foreseen.before, None, unfinished.clients))
+        outcome = transaction.roll_back(self._open, foreseen.origin, foreseen.earlier, rebooted=_rebooted(unfinished))
+        changed = not _same_layouts(foreseen.before, outcome.after)
+        outcome = outcome._replace(changed=changed, altered=changed, rolled_back=None, wanted=foreseen.wanted)
+        missing = (*outcome.missing, *_lost_gpus(foreseen.before, unfinished))
+        self._start_what_an_earlier_run_stopped()
+        if missing:
+            failure = MigError(
+                f"The unfinished change {unfinished.txid} could not be taken back.", txid=unfinished.txid
+            )
+            outcome = outcome._replace(rolled_back=False, missing=missing, error=failure)
+            outcome = self._with_recovery_file(outcome, unfinished.before)
+        elif self._not_started:
+            outcome = outcome._replace(error=self._clients_failure())
+        state.clear_journal(self._places)
+        self._end_lease()
+        return self._finished(outcome, foreseen, unfinished)
+
+    # --- the change ------------------------------------------------------------------------------------------------
+
+    def _change(self, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
+        wanted, plan = t.cast(Wanted, foreseen.wanted), t.cast(Plan, foreseen.plan)
+        if not plan.steps and not self._job.resets and not self._is_due(foreseen):
+            # A mode that is pending, and nothing here may make it current.
+            outcome = transaction.apply(self._open, foreseen.before, plan, wanted, self._course(foreseen))
+            return self._waiting(outcome, foreseen, unfinished)
+        stopping = foreseen.stopping
+        earlier = unfinished.clients if unfinished else ()
+        restart = (*(unit for unit in earlier if unit not in stopping), *stopping)
+        self._warn(clients.leave_session(self._txid, self._watch))
+        self._journal = self._intent(foreseen, plan, restart)
+        state.write_journal(self._places, self._journal)
+        self._watch.did(_Begun(self._txid, foreseen.before, plan, restart))
+        try:
+            self._stop(stopping, restart)
+            outcome = self._apply(foreseen, wanted, plan)
+        except Exception:
+            # Nothing was written to the driver.
+            self._start(restart)
+            if unfinished is None:
+                state.clear_journal(self._places)
+            else:
+                state.write_journal(self._places, unfinished)
+            raise
+        self._start(restart)
+        if self._not_started and outcome.error is None:
+            outcome = self._taken_back_for_clients(outcome, foreseen, restart)
+        outcome = outcome._replace(stopped=stopping)
+        if outcome.error is not None:
+            outcome = self._with_recovery_file(outcome, tuple(map(layouts.dump, foreseen.origin.gpus)))
+        elif outcome.reset_required or outcome.reboot_required:
+            return self._waiting(outcome, foreseen, unfinished)
+        else:
+            outcome = self._remembered(outcome, t.cast(Wanted, outcome.wanted))
+            self._keep_result(outcome, foreseen)
+            self._end_lease()
+        state.clear_journal(self._places)
+        return self._finished(outcome, foreseen, unfinished)
+
+    def _apply(self, foreseen: Foreseen, wanted: Wanted, plan: Plan) -> Outcome:
+        before = foreseen.before
+        if foreseen.stopping:
+            # Whoever held a GPU through a client is gone now, or must not be disturbed after all.
+            before = read(self._opener, self._watch, self._orders, with_holders=True, tolerant=True)
+            wanted, plan = self._replanned(before)
+        return transaction.apply(self._open, before, plan, wanted, self._course(foreseen))
+
+    def _course(self, foreseen: Foreseen) -> Course:
+        orders = self._orders
+        return Course(
+            orders=orders,
+            replan=self._replanned,
+            reset=self._reset if orders.allow_reset or self._job.resets else None,
+            resets=self._job.resets,
+            origin=foreseen.origin,
+            earlier=foreseen.earlier,
+            did=self._watch.did,
+        )
+
+    def _replanned(self, node: Node) -> tuple[Wanted, Plan]:
+        """The wish and the plan for the node as it is by now; what is new in the plan goes into the journal first."""
+        wanted = _wish(node, self._job, self._unfinished)
+        plan = planner.plan_node(node, wanted)
+        journal = t.cast(state.Journal, self._journal)
+        new = tuple(step for step in plan.steps if step not in journal.steps)
+        if new:
+            steps = (*journal.steps, *new)
+            gpus = tuple(sorted({step.gpu for step in steps}))
+            self._journal = journal._replace(steps=steps, gpus=gpus, target=_target(node, plan))
+            state.write_journal(self._places, self._journal)
+        return wanted, plan
+
+    def _reset(self, gpus: tuple[Gpu, ...]) -> None:
+        orders = self._orders
+        reset.reset(gpus, manage_drm=orders.manage_drm, timeout=orders.operation_timeout, watch=self._watch)
+
+    def _is_due(self, foreseen: Foreseen) -> bool:
+        """Whether a mode that is pending already is to be made current by a reset."""
+        if not self._orders.allow_reset:
+            return False
+        gpus = [foreseen.before.gpus[each.gpu] for each in t.cast(Plan, foreseen.plan).gpus]
+        return any(g.mode_current != g.mode_pending and not driver.mode_change_needs_reboot(g) for g in gpus)
+
+    def _waiting(self, outcome: Outcome, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
+        """A mode is stored and not current: the rest is done by a later run, for which the node can be kept."""
+        if unfinished is not None or outcome.altered:
+            state.clear_journal(self._places)
+        waiting = (*outcome.reset_required, *outcome.reboot_required)
+        if self._orders.lease > 0 and self._orders.run_id:
+            state.write_lease(
+                self._places,
+                state.Lease(
+                    run_id=self._orders.run_id,
+                    boot_id=state.boot_id(),
+                    expires=time.time() + min(self._orders.lease, state.MAX_LEASE),
+                    who=self._orders.who,
+                    reason="a reboot" if outcome.reboot_required else "a reset",
+                    gpus=waiting,
+                ),
+            )
+        return self._finished(outcome, foreseen, unfinished)
+
+    def _taken_back_for_clients(self, outcome: Outcome, foreseen: Foreseen, restart: tuple[str, ...]) -> Outcome:
+        """A client does not run with the new layout: the old one comes back, and the clients with it."""
+        failure = MigError(
+            f"The layout was changed, but {' '.join(self._not_started)}", not_started=list(self._not_started)
+        )
+        try:
+            self._stop(restart, restart)
+        except MigError as error:
+            # It may hold on to the new layout; the driver says so then, and so does the outcome.
+            self._warn(str(error))
+        steps = (*foreseen.earlier, *outcome.steps_done)
+        back = transaction.roll_back(self._open, foreseen.origin, steps, failure)
+        self._start(restart)
+        return back._replace(steps_done=outcome.steps_done, wanted=outcome.wanted, plan=outcome.plan)
+
+    # --- clients ---------------------------------------------------------------------------------------------------
+
+    def _stop(self, stopping: tuple[str, ...], restart: tuple[str, ...]) -> None:
+        if not stopping:
+            return
+        self._warn(clients.arm(self._places, self._txid, _DEAD_MAN_SECONDS, restart, self._manager))
+        clients.stop_all(stopping, self._manager, self._orders.client_timeout, self._watch, self._has_let_go)
+
+    def _has_let_go(self, unit: str) -> bool:
+        return not any(each.owner.unit == unit for each in holders.scan(self._watch))
+
+    def _start(self, units: t.Sequence[str]) -> None:
+        """Start what ran before; what does not start is told, and is no reason to stop here."""
+        if units:
+            self._not_started = clients.start_all(units, self._manager, self._orders.client_timeout, self._watch)
+            self._watch.begin("disarm the timer that starts clients")
+            self._warn(clients.disarm(self._txid))
+            self._watch.idle()
+
+    def _start_what_an_earlier_run_stopped(self) -> None:
+        if self._unfinished is not None and self._unfinished.clients:
+            self._warn(clients.disarm(self._unfinished.txid))
+            self._start(self._unfinished.clients)
+
+    # --- records ---------------------------------------------------------------------------------------------------
+
+    def _intent(self, foreseen: Foreseen, plan: Plan, restart: tuple[str, ...]) -> state.Journal:
+        steps = (*foreseen.earlier, *plan.steps, *(Step("reset", index) for index in self._job.resets))
+        return state.Journal(
+            txid=self._txid,
+            boot_id=state.boot_id(),
+            started=state.utc_now(),
+            who=self._orders.who,
+            what=self._job.what,
+            label=t.cast(Wanted, foreseen.wanted).label,
+            before=tuple(layouts.dump(gpu) for gpu in foreseen.origin.gpus if gpu.mig_capable),
+            target=_target(foreseen.before, plan),
+            steps=steps,
+            clients=restart,
+            gpus=tuple(sorted({step.gpu for step in steps})),
+        )
+
+    def _remembered(self, outcome: Outcome, wanted: Wanted) -> Outcome:
+        """Write down what was proven, unless that is written down already."""
+        covered = [outcome.after.gpus[index] for index in sorted(wanted.wishes)]
+        persisted = state.read_wanted(self._places)
+        if state.persisted_verdict(persisted, outcome.after, [gpu.index for gpu in covered]) == compare.MATCH:
+            return outcome
+        dumps = []
+        for gpu in covered:
+            dump = layouts.dump(gpu)
+            if wanted.wishes[gpu.index].mode_only:
+                del dump["instances"]
+            dumps.append(dump)
+        state.write_wanted(
+            self._places,
+            state.Persisted(
+                txid=self._txid,
+                written=state.utc_now(),
+                who=self._orders.who,
+                label=wanted.label,
+                source=wanted.source,
+                driver_version=outcome.after.driver_version,
+                gpus=tuple(dumps),
+            ),
+        )
+        return outcome._replace(remembered=True)
+
+    def _keep_result(self, outcome: Outcome, foreseen: Foreseen) -> None:
+        """Keep what was done until the caller says that it has it: the connection to it may be gone."""
+        result = {
+            "txid": self._txid,
+            "wish": digest(t.cast(Wanted, outcome.wanted)),
+            "label": t.cast(Wanted, outcome.wanted).label,
+            "changed": outcome.changed,
+            "finished": state.utc_now(),
+            "before": [layouts.dump(gpu) for gpu in foreseen.before.gpus],
+            "uuid_map": outcome.uuid_map or {},
+        }
+        state.write_result(self._places, result)
+
+    def _with_recovery_file(self, outcome: Outcome, dumps: t.Sequence[dict[str, t.Any]]) -> Outcome:
+        if not outcome.missing:
+            return outcome
+        return outcome._replace(recovery=state.write_recovery(self._places, self._txid, dumps))
+
+    def _end_lease(self) -> None:
+        if state.read_lease(self._places) is not None:
+            state.clear_lease(self._places)
+
+    def _finished(self, outcome: Outcome, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
+        told = None
+        if unfinished is not None:
+            told = {key: getattr(unfinished, key) for key in ("txid", "who", "what", "label", "started")}
+        outcome = outcome._replace(
+            before=foreseen.before,
+            txid=self._txid,
+            recovered=foreseen.recovered,
+            unfinished=told,
+            not_started=self._not_started,
+            warnings=tuple(self._warnings),
+        )
+        if outcome.altered:
+            _log(self._txid, self._job, outcome)
+        return outcome
+
+    def _warn(self, sentence: t.Optional[str]) -> None:
+        if sentence:
+            self._warnings.append(sentence)
+
+    def _open(self) -> t.ContextManager[driver.Session]:
+        return self._opener(self._watch)
+
+
+def _target(node: Node, plan: Plan) -> tuple[dict[str, t.Any], ...]:
+    """The layouts at the end of a plan, as data."""
+    return tuple(
+        layouts.dump(
+            node.gpus[each.gpu]._replace(mode_current=each.enabled, mode_pending=each.enabled, instances=each.after)
+        )
+        for each in plan.gpus
+    )
+
+
+def digest(wanted: Wanted) -> str:
+    """A wish as a short text: equal for equal wishes of this node, whatever the node has at the moment."""
+    said = [
+        (
+            index,
+            wish.enabled,
+            wish.mode_only,
+            sorted(repr((each.profile.id, each.placement, each.compute)) for each in wish.instances),
+        )
+        for index, wish in sorted(wanted.wishes.items())
+    ]
+    return hashlib.sha256(repr((wanted.label, said)).encode()).hexdigest()
+
+
+def _same_layouts(one: Node, other: Node) -> bool:
+    return [layouts.dump(gpu) for gpu in one.gpus] == [layouts.dump(gpu) for gpu in other.gpus]
+
+
+def _log(txid: str, job: Job, outcome: Outcome) -> None:
+    """Leave a record in the log of the host: who, what, before and after."""
+    result = "failed" if outcome.error is not None else "done"
+    syslog.openlog("gpufleet-mig", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_NOTICE, f"{txid}: {job.what} by {job.orders.who or 'somebody'}: {result}")
+    for was, now in zip((outcome.before or outcome.after).gpus, outcome.after.gpus):
+        if layout_in_words(was) != layout_in_words(now):
+            change_in_words = f"{driver.describe(was)}: {layout_in_words(was)} -> {layout_in_words(now)}"
+            syslog.syslog(syslog.LOG_NOTICE, f"{txid}: {change_in_words}")
+    syslog.closelog()

@@ -1,0 +1,330 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One change of one node as a whole: lock, journal, clients, verification, and what is remembered."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import threading
+
+import pytest
+
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
+    bounded,
+    configs,
+    driver,
+    layouts,
+    state,
+    worker,
+)
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, Job, MigError, Orders
+from ansible_collections.gpufleet.mig.tests.engine.helpers import FakeManager, Installation, places
+
+OPENER = functools.partial(driver.Session, None)
+MIXED = [("2g.10gb", 0, [(0, 2)]), ("1g.5gb", 2, [(0, 1)]), ("1g.5gb", 3, [(0, 1)]), ("3g.20gb", 4, [(0, 3)])]
+
+
+@pytest.fixture
+def install(make_node, tmp_path):
+    """A simulated node with a state directory of its own."""
+
+    def make(gpus="1xa100-sxm4-40gb", units=None, refuses_to_stop=(), refuses_to_start=(), **options):
+        refusals = {"refuses_to_stop": refuses_to_stop, "refuses_to_start": refuses_to_start}
+        return Installation(make_node(gpus, **options), tmp_path / "state", units, **refusals)
+
+    return make
+
+
+# --- the whole way --------------------------------------------------------------------------------------------------
+
+
+def test_a_change_is_made_and_leaves_neither_journal_nor_lock(install):
+    node = install()
+    outcome = node.change(label="all-1g.5gb")
+
+    assert outcome.error is None
+    assert (outcome.changed, outcome.remembered) == (True, True)
+    assert len(outcome.after.gpus[0].instances) == 7
+    assert state.read_journal(node.places) is None
+    assert state.holder(node.places) is None
+
+
+def test_what_was_proven_is_remembered_exactly_and_the_one_before_it_too(install):
+    node = install()
+    node.change(label="all-1g.5gb")
+    node.change(label="all-3g.20gb")
+
+    wanted, previous = state.read_wanted(node.places), state.read_previous(node.places)
+    assert [len(dump["instances"]) for dump in (*wanted.gpus, *previous.gpus)] == [2, 7]
+    assert (wanted.label, previous.label) == ("all-3g.20gb", "all-1g.5gb")
+    assert state.persisted_verdict(wanted, node.read()) == "match"
+
+
+def test_a_failed_change_is_not_remembered(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    node.simulator.fault("nvmlDeviceCreateGpuInstanceWithPlacement", nth=2, code="INSUFFICIENT_RESOURCES")
+    outcome = node.change(label="all-1g.5gb")
+
+    assert outcome.rolled_back is True
+    assert state.read_wanted(node.places).label == "all-3g.20gb"
+    assert state.read_journal(node.places) is None
+
+
+def test_a_node_that_is_as_wanted_is_not_written_to_again(install):
+    node = install()
+    node.change(label="all-1g.5gb")
+    node.simulator.reset_calls()
+    outcome = node.change(label="all-1g.5gb")
+
+    assert (outcome.changed, outcome.altered, outcome.remembered) == (False, False, False)
+    assert node.simulator.writes() == []
+
+
+def test_a_layout_that_was_there_already_is_remembered_without_a_write_to_the_driver(install):
+    node = install()
+    node.node.enable(0)
+    node.node.create(0, [("7g.40gb", 0, [(0, 7)])])
+    node.simulator.reset_calls()
+    outcome = node.change(label="all-7g.40gb")
+
+    assert (outcome.changed, outcome.remembered) == (False, True)
+    assert node.simulator.writes() == []
+    assert state.persisted_verdict(state.read_wanted(node.places), node.read()) == "match"
+
+
+def test_a_refusal_touches_nothing_and_leaves_no_journal(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    victim = node.read().gpus[0].instances[0]
+    node.simulator.reset_calls()
+    with (
+        node.simulator.occupy(gpu=0, gi=victim.id, ci=0) as holder,
+        pytest.raises(MigError, match=f"process {holder.pid}"),
+    ):
+        node.change(label="all-1g.5gb")
+
+    assert node.simulator.writes() == []
+    assert state.read_journal(node.places) is None
+
+
+def test_the_caller_never_opens_nvml(install):
+    node = install()
+    parent = os.getpid()
+    node.change(label="all-1g.5gb")
+    callers = {call.pid for call in node.simulator.calls()}
+
+    # change() itself runs in a child of this test: its pid is told by the test's own call.
+    assert node.caller not in callers
+    assert parent not in callers
+
+
+def test_a_change_takes_seven_fsyncs_however_large_it_is(install):
+    node = install("8xa100-sxm4-40gb")
+    node.change(label="all-7g.40gb")
+    small = node.count_fsyncs(label="all-1g.5gb", gpus=[0])
+    large = node.count_fsyncs(label="all-1g.5gb")
+    none = node.count_fsyncs(label="all-1g.5gb")
+
+    assert small[1] < large[1]
+    # Journal, wanted and result: the file and its folder each; and the folder once more when the journal goes.
+    assert (small[0], large[0]) == (7, 7)
+    assert none == (0, 0)
+
+
+# --- clients --------------------------------------------------------------------------------------------------------
+
+
+def test_clients_that_run_are_stopped_before_the_first_write_and_started_after_the_last(install):
+    node = install(units={"nvidia-dcgm.service": "active", "exporter.service": "active", "off.service": "inactive"})
+    orders = Orders(evict="clients", clients=tuple(map(Client, node.manager.names)))
+    outcome = node.change(label="all-1g.5gb", orders=orders)
+
+    assert outcome.error is None
+    assert outcome.stopped == ("nvidia-dcgm.service", "exporter.service")
+    assert node.manager.log() == [
+        "stop nvidia-dcgm.service",
+        "stop exporter.service",
+        "start exporter.service",
+        "start nvidia-dcgm.service",
+    ]
+    assert node.manager.states() == {
+        "nvidia-dcgm.service": "active",
+        "exporter.service": "active",
+        "off.service": "inactive",
+    }
+
+
+def test_clients_are_not_touched_when_nothing_is_to_change_or_nobody_allowed_it(install):
+    node = install(units={"nvidia-dcgm.service": "active"})
+    allowed = Orders(evict="clients", clients=(Client("nvidia-dcgm.service"),))
+    node.change(label="all-1g.5gb", orders=Orders(clients=allowed.clients))
+    node.change(label="all-1g.5gb", orders=allowed)
+
+    assert node.manager.log() == []
+
+
+def test_a_client_that_does_not_stop_costs_nothing(install):
+    node = install(
+        units={"first.service": "active", "stubborn.service": "active"}, refuses_to_stop={"stubborn.service"}
+    )
+    node.simulator.reset_calls()
+    orders = Orders(evict="clients", clients=(Client("first.service"), Client("stubborn.service")))
+    with pytest.raises(MigError, match="stubborn.service"):
+        node.change(label="all-1g.5gb", orders=orders)
+
+    assert node.simulator.writes() == []
+    assert node.manager.states() == {"first.service": "active", "stubborn.service": "active"}
+    assert state.read_journal(node.places) is None
+
+
+def test_a_client_that_does_not_run_with_the_new_layout_brings_the_old_one_back(install):
+    node = install(units={"slurmd.service": "active"}, refuses_to_start={"slurmd.service"})
+    node.change(label="all-3g.20gb")
+    before = node.node.state()
+    orders = Orders(evict="clients", clients=(Client("slurmd.service"),))
+    outcome = node.change(label="all-1g.5gb", orders=orders)
+
+    assert "slurmd.service" in str(outcome.error)
+    assert outcome.rolled_back is True
+    assert node.node.state() == before
+    assert state.read_journal(node.places) is None
+    assert state.read_wanted(node.places).label == "all-3g.20gb"
+
+
+def test_a_failed_change_starts_its_clients_again(install):
+    node = install(units={"nvidia-dcgm.service": "active"})
+    node.simulator.fault("nvmlDeviceCreateGpuInstanceWithPlacement", nth=2, code="INSUFFICIENT_RESOURCES")
+    orders = Orders(evict="clients", clients=(Client("nvidia-dcgm.service"),))
+    outcome = node.change(label="all-1g.5gb", orders=orders)
+
+    assert outcome.rolled_back is True
+    assert node.manager.states() == {"nvidia-dcgm.service": "active"}
+
+
+# --- who may, and when ----------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_never_returns_ends_the_change_with_what_was_done_and_without_a_further_write(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    node.simulator.reset_calls()
+    node.simulator.fault("nvmlGpuInstanceDestroy", nth=2, hang=True)
+    outcome = node.change(label="all-1g.5gb", orders=Orders(operation_timeout=0.5))
+
+    assert "The driver does not answer: it was to destroy GPU instance" in str(outcome.error)
+    assert "reboot the node" in str(outcome.error)
+    assert "Done before that: destroy compute instance" in str(outcome.error)
+    assert (outcome.altered, outcome.rolled_back) == (True, False)
+    assert outcome.missing
+    assert [call.function for call in node.simulator.writes()].count("nvmlGpuInstanceDestroy") <= 2
+    assert not any("Create" in call.function for call in node.simulator.writes())
+    assert state.read_journal(node.places) is not None
+    assert state.holder(node.places) is None
+
+
+def test_a_read_that_never_returns_is_an_error_that_touched_nothing(install):
+    node = install()
+    node.simulator.fault("nvmlDeviceGetMigMode", hang=True)
+    with pytest.raises(bounded.NoAnswer, match="it was to read GPU 0"):
+        node.call(worker.observe, OPENER, Orders(operation_timeout=0.5))
+
+
+def test_who_comes_second_waits_and_gets_its_own_layout_whole(install):
+    node = install("2xa100-sxm4-40gb")
+    node.simulator.fault("write", delay_ms=5)
+    threads = [threading.Thread(target=node.change, kwargs={"label": label}) for label in ("all-1g.5gb", "all-3g.20gb")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    found = {tuple(name for name, _start, _cis in places(gpu)) for gpu in node.read().gpus}
+    assert found in ({("1g.5gb",) * 7}, {("3g.20gb",) * 2})
+    assert state.read_journal(node.places) is None
+
+
+def test_who_will_not_wait_longer_is_told_who_is_at_work(install):
+    node = install()
+    with (
+        state.Lock.acquire(node.places, "tx", "alice", "mig_config label all-1g.5gb", 1.0),
+        pytest.raises(state.LockedError, match="alice"),
+    ):
+        node.change(label="all-1g.5gb", orders=Orders(lock_timeout=0.2))
+
+
+def test_a_lease_keeps_others_out_until_it_expires_or_its_own_run_returns(install):
+    node = install()
+    with node.simulator.occupy(gpu=0, kind="client"):
+        waiting = node.change(label="all-1g.5gb", orders=Orders(lease=600, run_id="rollout-7", who="alice"))
+    assert waiting.reset_required == (0,)
+
+    with pytest.raises(state.LockedError, match="alice keeps this node"):
+        node.change(label="all-1g.5gb", orders=Orders(run_id="other"))
+    node.simulator.reset(gpu=0)
+    assert node.change(label="all-1g.5gb", orders=Orders(run_id="rollout-7")).error is None
+    assert state.read_lease(node.places) is None
+
+
+def test_a_reservation_keeps_its_instance_unless_that_is_allowed(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    device = node.read().gpus[0].instances[0].compute[0].uuid
+    reservations = ({"device": device, "holder": "Slurm job 123"},)
+    node.simulator.reset_calls()
+    with pytest.raises(MigError, match="Slurm job 123"):
+        node.change(label="all-1g.5gb", orders=Orders(reservations=reservations))
+
+    assert node.simulator.writes() == []
+    assert node.change(label="all-1g.5gb", orders=Orders(reservations=reservations, evict="reserved")).error is None
+
+
+def test_a_reset_that_is_allowed_makes_a_pending_mode_current_in_the_same_run(install):
+    node = install()
+    with node.simulator.occupy(gpu=0, kind="client"):
+        pending = node.change(label="all-1g.5gb")
+    outcome = node.change(label="all-1g.5gb", orders=Orders(allow_reset=True))
+
+    assert pending.reset_required == (0,)
+    assert outcome.error is None
+    assert [step.kind for step in outcome.steps_done][:1] == ["reset"]
+    assert len(outcome.after.gpus[0].instances) == 7
+
+
+# --- an exact layout ------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_layout_comes_back_exactly(install):
+    node = install()
+    node.node.enable(0)
+    node.node.create(0, MIXED)
+    saved = json.loads(json.dumps([layouts.dump(gpu) for gpu in node.read().gpus]))
+    before = node.node.state()
+    node.change(label="all-1g.5gb")
+    outcome = node.change(resolve=lambda now: layouts.resolve(now, saved))
+
+    assert outcome.error is None
+    assert node.node.state() == before
+
+
+def test_sigterm_of_the_worker_takes_the_change_back(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    before = node.node.state()
+
+    def change_and_stop():
+        def resolve(now):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return configs.resolve(now, label="all-1g.5gb")
+
+        return worker.change(node.places, OPENER, Job(resolve, what="test"), FakeManager())
+
+    with pytest.raises(bounded.Interrupted):
+        node.call(change_and_stop)
+    assert node.node.state() == before
+    assert state.read_journal(node.places) is None
