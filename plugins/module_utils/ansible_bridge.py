@@ -27,7 +27,7 @@ import tempfile
 import types
 import typing as t
 
-from .engine import bounded, compare, configs, drawing, driver, report, state
+from .engine import compare, configs, drawing, driver, reading, report, state
 from .engine.model import Client, Gpu, GpuWish, Job, MigError, Node, Orders, Plan, Wanted, WishError
 from .engine.profiles import counted
 
@@ -38,7 +38,6 @@ if t.TYPE_CHECKING:
 
 Result = dict[str, t.Any]
 Params = dict[str, t.Any]
-Opener = t.Callable[[bounded.Watch], t.ContextManager[driver.Session]]
 
 # Documented in the fragment gpufleet.mig.state.
 COMMON_ARGUMENTS: dict[str, t.Any] = {"state_dir": {"type": "path"}, "_binding": {"type": "path"}}
@@ -67,7 +66,7 @@ def run(module: AnsibleModule, work: t.Callable[[AnsibleModule], Result]) -> Non
     try:
         answer(**result)
     except SystemExit:
-        # It may still be that nobody listens: then this fails, and the next run finds the result where it was kept.
+        # If nobody listens this fails, and the next run finds the result where it was kept.
         sys.stdout.flush()
         _confirm(module, result)
         raise
@@ -106,19 +105,9 @@ def orders(params: Params) -> Orders:
     )
 
 
-def opener(params: Params) -> Opener:
+def opener(params: Params) -> reading.Opener:
     """What opens a session of NVML, for the engine to do in a child."""
     return functools.partial(driver.Session, load_binding(params))
-
-
-def _observe(opener: Opener, orders: Orders) -> Node:
-    """Read the node in a child. Raises MigError."""
-
-    def read(watch: bounded.Watch) -> Node:
-        with opener(watch) as session:
-            return session.read_node()
-
-    return bounded.ask(read, orders.operation_timeout)
 
 
 def _seconds(params: Params, option: str, least: float = 0.001) -> float:
@@ -167,7 +156,7 @@ def info(module: AnsibleModule) -> Result:
     timeout = _seconds(module.params, "operation_timeout")
     result: Result = {"changed": False, "in_progress": state.in_progress(places)}
     try:
-        node = _observe(opener(module.params), Orders(operation_timeout=timeout))
+        node = reading.observe(opener(module.params), Orders(operation_timeout=timeout))
     except MigError as error:
         return {**result, **_unavailable(error)}
     return {**result, "available": True, "persisted": _persisted(module, places, node), **report.node_report(node)}
@@ -195,6 +184,42 @@ def _persisted(module: AnsibleModule, places: state.Places, node: Node) -> t.Opt
         return None
 
 
+def holders(module: AnsibleModule) -> Result:
+    """Who has which GPU open. What keeps NVML or /proc from answering is part of the report, not a failure."""
+    from .engine import holders as engine_holders
+
+    timeout = _seconds(module.params, "operation_timeout")
+    about: Result = {"changed": False, "available": True}
+    node: t.Optional[Node] = None
+    try:
+        node = _observe(opener(module.params), Orders(operation_timeout=timeout))
+    except MigError as error:
+        about.update(_unavailable(error))
+    if node is not None:
+        node = node._replace(gpus=configs.select_gpus(node, module.params["gpus"])[0])
+    try:
+        found = bounded.ask(lambda watch: engine_holders.inventory(node, watch), timeout)
+    except bounded.Unfinished as error:
+        listed = () if node is None else engine_holders.holdings_of(node)
+        found = engine_holders.Inventory(listed, (str(error).rstrip("."),))
+    return {
+        **about,
+        "holders": [
+            {
+                "gpu": each.gpu,
+                "minor": each.minor,
+                "gi": each.gi_id,
+                "ci": each.ci_id,
+                "user": each.user,
+                **report.process_report(each.process),
+                "description": engine_holders.words(each.process),
+            }
+            for each in found.holdings
+        ],
+        "unseen": list(found.unseen),
+    }
+
+
 # --- mig_config ----------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +233,7 @@ class _Task(t.NamedTuple):
     resolve: t.Optional[t.Callable[[Node], Wanted]]
 
     @property
-    def opener(self) -> Opener:
+    def opener(self) -> reading.Opener:
         return functools.partial(driver.Session, self.binding)
 
     @property
@@ -222,7 +247,7 @@ def config(module: AnsibleModule) -> Result:
     places = state.places(params["state_dir"])
     resolve = functools.partial(_resolve, params=params) if _has_wish(params) else None
     task = _Task(module, places, orders(params), load_binding(params), resolve)
-    node = _observe(task.opener, task.orders)
+    node = reading.observe(task.opener, task.orders)
     unfinished = state.in_progress(places)
     wanted = resolve(node) if resolve else Wanted("", "unfinished", {})
     verdict, differences = compare.verdict(node, wanted)
@@ -281,7 +306,7 @@ def _prediction(task: _Task, unfinished: t.Optional[Result]) -> Result:
     """What a real run would answer: from the plan that it would make, and refused where it would refuse."""
     from .engine import worker
 
-    node = worker.observe(task.opener, task.orders, with_holders=True)
+    node = reading.observe(task.opener, task.orders, with_holders=True)
     foreseen = worker.foresee(task.places, node, task.job)
     recovered = {**(unfinished or {}), "direction": foreseen.recovered}
     result: Result = {"recovered": recovered} if foreseen.recovered else {}

@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import yaml
 
 from ansible_collections.gpufleet.mig.plugins.action.mig_config import ActionModule
 
@@ -153,3 +156,63 @@ def test_a_question_that_was_not_answered_is_not_given(stage):
 def test_template_syntax_is_handed_on_as_the_data_it_is(stage):
     stage.run(ActionModule, label="{{ lookup('pipe', 'id') }}")
     assert stage.calls == [{"label": "{{ lookup('pipe', 'id') }}"}]
+
+
+LAYOUT = [{"pci_bus_id": "00000000:07:00.0", "mig_current": False, "instances": []}]
+
+
+@pytest.mark.parametrize("text", [json.dumps(LAYOUT), json.dumps({"gpus": LAYOUT}), yaml.safe_dump(LAYOUT)])
+def test_a_layout_of_a_survey_or_a_file_becomes_data(stage, text):
+    write(stage, "files/saved.json", text)
+    stage.run(ActionModule, layout=text)
+    stage.run(ActionModule, layout_file="saved.json")
+    assert stage.calls[0] == stage.calls[1]
+    assert stage.calls[0]["layout"] in (LAYOUT, {"gpus": LAYOUT})
+
+
+def test_a_layout_that_is_data_already_stays_as_it_is(stage):
+    stage.run(ActionModule, layout=LAYOUT)
+    assert stage.calls == [{"layout": LAYOUT}]
+
+
+def test_a_layout_has_one_source(stage):
+    result = stage.run(ActionModule, layout=LAYOUT, layout_file="saved.json")
+    assert result["failed"]
+    assert "layout and layout_file both give a layout" in result["msg"]
+
+
+@pytest.mark.parametrize(("text", "words"), [("", "is empty"), ("{", "is not YAML"), ("a: &a [*a]", "inside its own")])
+def test_a_bad_layout_file_is_one_sentence_with_its_path_and_the_node_is_not_asked(stage, text, words):
+    write(stage, "files/saved.json", text)
+    result = stage.run(ActionModule, layout_file="saved.json")
+    assert result["failed"]
+    assert result["altered"] is False
+    assert result["msg"].startswith(f"layout_file '{stage.folder}/files/saved.json'")
+    assert words in result["msg"]
+    assert stage.calls == []
+
+
+def test_a_missing_layout_file_is_named_as_such(stage):
+    result = stage.run(ActionModule, layout_file="gone.json")
+    assert "layout_file 'gone.json' was not found on the controller" in result["msg"]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("nvidia-dcgm.service", ["nvidia-dcgm.service"]),
+        ("nvidia-dcgm, nvidia-persistenced.service", ["nvidia-dcgm", "nvidia-persistenced.service"]),
+        ("[a.service, {unit: b.service, for: [mode]}]", ["a.service", {"unit": "b.service", "for": ["mode"]}]),
+        ({"unit": "b.service"}, [{"unit": "b.service"}]),
+        (["a.service"], ["a.service"]),
+        ([], []),
+    ],
+)
+def test_clients_of_a_survey_become_a_list(stage, given, wanted):
+    stage.run(ActionModule, label="all-disabled", clients=given)
+    assert stage.calls[0]["clients"] == wanted
+
+
+def test_reservations_of_a_survey_become_data(stage):
+    stage.run(ActionModule, label="all-disabled", reservations='[{"device": "MIG-5f", "holder": "Slurm job 1"}]')
+    assert stage.calls[0]["reservations"] == [{"device": "MIG-5f", "holder": "Slurm job 1"}]

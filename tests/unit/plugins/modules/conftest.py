@@ -36,7 +36,7 @@ class ReadOnlySession:
 
 
 class Host:
-    """A managed host: ``node`` is what its driver shows, or the error that NVML answers, or None for a driver that hangs.
+    """A managed host: ``node`` is what its driver shows, the error that NVML answers, or None for a driver that hangs.
 
     ``remembers`` says whether the node is as it was remembered for the next boot when a module begins.
     """

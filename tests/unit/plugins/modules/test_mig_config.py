@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import zipfile
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Placement
-from ansible_collections.gpufleet.mig.plugins.modules import mig_config
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs, layouts, state, worker
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Placement, Step
+from ansible_collections.gpufleet.mig.plugins.modules import mig_config, mig_info
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
 
 A100 = "a100-sxm4-40gb"
@@ -314,3 +316,283 @@ def test_placements_are_plain_data_in_results(host):
     host.node = boards.node(a100(instances=[("3g.20gb", 4)]))
     result = host.run(mig_config, label="3g.20gb")
     assert result["after"][0]["instances"][0]["placement"] == Placement(4, 4)._asdict()
+
+
+# --- what the node remembers -----------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_as_wanted_but_was_never_remembered_is_remembered_once(host):
+    host.node, host.remembers = boards.node(a100(instances=SEVEN)), False
+    checked = host.run(mig_config, check_mode=True, label="all-1g.5gb")
+    assert (checked["changed"], checked["converged"], checked["persisted"]) == (True, False, "absent")
+    assert "as wanted, and would be remembered for the next boot" in checked["msg"]
+    done = host.run(mig_config, label="all-1g.5gb")
+    assert (done["changed"], done["altered"], done["persisted"]) == (True, False, "match")
+    assert "as wanted, and remembered for the next boot now" in done["msg"]
+    again = host.run(mig_config, label="all-1g.5gb")
+    assert (again["changed"], again["converged"]) == (False, True)
+
+
+def test_only_the_gpus_of_the_task_have_to_be_remembered(host):
+    host.node, host.remembers = boards.node(a100(instances=SEVEN), a100(1, instances=SEVEN)), False
+    host.run(mig_config, label="all-1g.5gb", gpus=["0"])
+    assert host.run(mig_config, label="all-1g.5gb", gpus=["0"])["converged"] is True
+    assert host.run(mig_config, check_mode=True, label="all-1g.5gb")["persisted"] == "differ"
+
+
+def test_a_damaged_record_is_named_with_what_to_do_and_nothing_is_changed(host, tmp_path):
+    host.node = boards.node(a100(instances=SEVEN))
+    host.remember()
+    (tmp_path / "state" / "wanted.json").write_text("{")
+    host.remembers = False
+    result = host.run(mig_config, label="all-1g.5gb")
+    assert result["failed"]
+    assert result["altered"] is False
+    assert result["file"].endswith("wanted.json")
+    assert "move it away with" in result["msg"]
+
+
+# --- changes of others -----------------------------------------------------------------------------------------------
+
+
+def unfinished(host, *, before=(), target=SEVEN, gpu=None):
+    """Leave a change of GPU 0 unfinished on the host."""
+    gpu = gpu or a100()
+    was, goal = gpu._replace(instances=a100(instances=before).instances), a100(instances=target)
+    made = tuple(
+        step
+        for gi in goal.instances
+        for step in (
+            Step("create_gi", 0, profile_id=gi.profile.id, placement=gi.placement, name=gi.profile.name),
+            Step("create_ci", 0, placement=gi.placement, slices=1, name=gi.profile.name),
+        )
+    )
+    state.write_journal(
+        host.places,
+        state.Journal(
+            txid="20260101T000000Z-00000001",
+            boot_id=state.boot_id(),
+            started="2026-01-01T00:00:00+00:00",
+            who="alice",
+            what="mig_config label all-1g.5gb",
+            label="all-1g.5gb",
+            before=(layouts.dump(was),),
+            target=(layouts.dump(goal),),
+            steps=made,
+            gpus=(0,),
+        ),
+    )
+
+
+def test_check_mode_shows_that_an_unfinished_change_would_be_finished(host):
+    host.node = boards.node(a100(instances=SEVEN[:3]))
+    unfinished(host)
+    result = host.run(mig_config, check_mode=True, recover="forward")
+    assert result["changed"] is True
+    assert result["recovered"]["direction"] == "forward"
+    assert [len(gpu["instances"]) for gpu in result["after"]] == [7]
+    assert "would finish the change 20260101T000000Z-00000001 (mig_config label all-1g.5gb) of alice" in result["msg"]
+
+
+def test_check_mode_shows_that_an_unfinished_change_would_be_taken_back(host):
+    host.node = boards.node(a100(instances=SEVEN[:3]))
+    unfinished(host)
+    result = host.run(mig_config, check_mode=True, recover="back", label="all-1g.5gb")
+    assert result["changed"] is True
+    assert result["recovered"]["direction"] == "back"
+    assert [gpu["instances"] for gpu in result["after"]] == [[]]
+    assert "would be taken back" in result["msg"]
+
+
+def test_the_wish_of_a_task_wins_over_the_unfinished_change_on_its_gpus_which_is_finished_on_the_others(host):
+    host.node = boards.node(a100(instances=SEVEN[:3]), a100(1))
+    unfinished(host)
+    result = host.run(mig_config, check_mode=True, label="2x3g.20gb", gpus=["1"])
+    assert [len(gpu["instances"]) for gpu in result["after"]] == [7, 2]
+    result = host.run(mig_config, check_mode=True, label="2x3g.20gb")
+    assert [len(gpu["instances"]) for gpu in result["after"]] == [2, 2]
+
+
+def test_a_node_that_reached_the_wish_in_a_change_that_was_not_finished_is_tidied_up(host):
+    host.node = boards.node(a100(instances=SEVEN))
+    unfinished(host)
+    result = host.run(mig_config, label="all-1g.5gb")
+    assert (result["verdict"], result["recovered"]["direction"]) == ("match", "forward")
+    assert state.in_progress(host.places) is None
+    assert host.run(mig_config, label="all-1g.5gb")["converged"] is True
+
+
+def test_to_recover_where_nothing_is_unfinished_is_no_change(host):
+    host.node = boards.node(a100(instances=SEVEN))
+    result = host.run(mig_config, recover="back")
+    assert (result["changed"], result["converged"]) == (False, True)
+    assert result["msg"] == "There is no unfinished change."
+
+
+def test_a_run_that_finds_another_at_work_says_who_it_is(host):
+    host.node = boards.node(a100())
+    with state.Lock.acquire(host.places, "20260101T000000Z-00000002", "bob", "mig_config label all-2g.10gb", 1.0):
+        checked = host.run(mig_config, check_mode=True, label="all-1g.5gb")
+        refused = host.run(mig_config, label="all-1g.5gb", lock_timeout=0)
+    assert checked["in_progress"]["running"] is True
+    assert "(mig_config label all-2g.10gb) of bob is running on this node; a real run would wait" in checked["msg"]
+    assert refused["failed"]
+    assert refused["altered"] is False
+    assert refused["in_progress"]["who"] == "bob"
+    assert "bob" in refused["msg"]
+    assert "lock_timeout" in refused["msg"]
+
+
+def untold(host, label="all-1g.5gb"):
+    """Leave the result of a change from nothing to what the node shows, whose caller is gone."""
+    node = host.node
+    before = [layouts.dump(gpu._replace(instances=())) for gpu in node.gpus]
+    state.write_result(
+        host.places,
+        {
+            "txid": "20260101T000000Z-00000003",
+            "wish": worker.digest(configs.resolve(node, label=label)),
+            "label": label,
+            "changed": True,
+            "finished": "2026-01-01T00:00:00+00:00",
+            "before": before,
+            "uuid_map": {"MIG-old": None},
+        },
+    )
+
+
+def test_a_result_that_reached_nobody_is_told_once_by_the_next_run_for_the_same_wish(host):
+    host.node = boards.node(a100(instances=SEVEN))
+    untold(host)
+    told = host.run(mig_config, label="all-1g.5gb")
+    assert (told["changed"], told["altered"], told["verdict"]) == (True, False, "match")
+    assert told["resumed"]["txid"] == "20260101T000000Z-00000003"
+    assert told["uuid_map"] == {"MIG-old": None}
+    assert [len(gpu["instances"]) for gpu in told["before"]] == [0]
+    assert [len(gpu["instances"]) for gpu in told["after"]] == [7]
+    assert told["diff"]["before"] != told["diff"]["after"]
+    again = host.run(mig_config, label="all-1g.5gb")
+    assert (again["changed"], again["converged"]) == (False, True)
+
+
+def test_a_result_that_reached_nobody_stays_when_it_is_for_another_wish_or_only_looked_at(host):
+    host.node = boards.node(a100(instances=SEVEN))
+    untold(host)
+    assert host.run(mig_config, check_mode=True, label="all-1g.5gb")["converged"] is False
+    assert host.run(mig_config, label="7x1g.5gb")["converged"] is True
+    assert state.read_result(host.places) is not None
+
+
+def test_a_result_stays_for_the_next_run_when_the_connection_is_gone(host, monkeypatch):
+    host.node = boards.node(a100(instances=SEVEN))
+    untold(host)
+
+    def gone():
+        raise BrokenPipeError
+
+    with monkeypatch.context() as connection:
+        connection.setattr(sys.stdout, "flush", gone)
+        with pytest.raises(BrokenPipeError):
+            host.run(mig_config, label="all-1g.5gb")
+    assert state.read_result(host.places) is not None
+
+
+# --- a driver that hangs ---------------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_does_not_answer_is_a_failure_in_time_that_says_so(host):
+    host.node = None
+    result = host.run(mig_config, label="all-1g.5gb", operation_timeout=0.2)
+    assert result["failed"]
+    assert result["altered"] is False
+    assert (result["error"], result["operation"]) == ("NO_ANSWER", "open NVML")
+    assert "The driver does not answer" in result["msg"]
+    assert "reboot the node" in result["msg"]
+
+
+@pytest.mark.parametrize("option", ["operation_timeout", "client_timeout"])
+@pytest.mark.parametrize("seconds", [0, -1, "nan", 1e9])
+def test_a_time_limit_that_is_none_is_refused(host, option, seconds):
+    result = host.run(mig_config, label="all-1g.5gb", **{option: seconds})
+    assert result["failed"]
+    assert option in result["msg"]
+
+
+# --- exact layouts ---------------------------------------------------------------------------------------------------
+
+
+def test_what_mig_info_reports_is_a_layout_that_can_be_restored(host):
+    saved = boards.node(a100(instances=[("3g.20gb", 4), ("1g.5gb", 1)]), a100(1, mode=False))
+    host.node = saved
+    layout = host.run(mig_info)
+    host.node = boards.node(a100(instances=[("1g.5gb", 0)]), a100(1, mode=False))
+    for given in (layout, layout["gpus"], json.dumps(layout["gpus"])):
+        result = host.run(mig_config, check_mode=True, layout=json.loads(given) if isinstance(given, str) else given)
+        places = [instance["placement"]["start"] for instance in result["after"][0]["instances"]]
+        assert (result["changed"], sorted(places), result["label_source"]) == (True, [1, 4], "layout")
+    host.node = saved
+    assert host.run(mig_config, layout=layout)["converged"] is True
+
+
+def test_what_mig_config_returned_as_before_is_the_way_back(host):
+    was, now = boards.node(a100(instances=SEVEN)), boards.node(a100(instances=[("7g.40gb", 0)]))
+    host.node = was
+    before = host.run(mig_config, check_mode=True, label="all-7g.40gb")["before"]
+    host.node = now
+    result = host.run(mig_config, check_mode=True, layout=before)
+    assert [len(gpu["instances"]) for gpu in result["after"]] == [7]
+
+
+def test_a_layout_of_another_board_is_refused_unless_that_is_meant(host):
+    host.node = boards.node(a100(instances=SEVEN))
+    layout = host.run(mig_info)["gpus"]
+    layout[0]["uuid"] = "GPU-00000000-0000-0000-0000-00000000dead"
+    host.node = boards.node(a100())
+    refused = host.run(mig_config, layout=layout)
+    assert refused["failed"]
+    assert refused["altered"] is False
+    assert "GPU-00000000-0000-0000-0000-00000000dead" in refused["msg"]
+    assert host.run(mig_config, check_mode=True, layout=layout, accept_replacement=True)["changed"] is True
+
+
+def test_a_layout_counts_the_gpus_as_a_label_does(host):
+    host.node = boards.node(a100(instances=SEVEN))
+    layout = host.run(mig_info)["gpus"]
+    assert "expected_gpus says 8" in host.run(mig_config, layout=layout, expected_gpus=8)["msg"]
+
+
+@pytest.mark.parametrize("layout", [{}, [], "all-1g.5gb", 7, [{"index": 0}], {"gpus": []}])
+def test_a_layout_that_is_none_is_refused(host, layout):
+    host.node = boards.node(a100())
+    result = host.run(mig_config, layout=layout)
+    assert result["failed"]
+    assert result["altered"] is False
+    assert "Traceback" not in result["msg"]
+
+
+# --- what may be taken away ------------------------------------------------------------------------------------------
+
+
+def test_a_reserved_instance_is_kept_from_being_destroyed_until_that_is_allowed(host):
+    host.node = boards.node(a100(instances=[("7g.40gb", 0)]))
+    device = host.node.gpus[0].instances[0].compute[0].uuid
+    wish = {"label": "all-1g.5gb", "reservations": [{"device": device, "holder": "Slurm job 4711"}]}
+    refused = host.run(mig_config, check_mode=True, **wish)
+    assert refused["failed"]
+    assert [each["holder"] for each in refused["reservations"]] == ["Slurm job 4711"]
+    assert "Slurm job 4711" in refused["msg"]
+    assert host.run(mig_config, check_mode=True, evict="reserved", **wish)["changed"] is True
+
+
+def test_who_is_in_the_way_is_in_the_failure_with_all_that_is_known(host):
+    host.node = boards.node(a100(instances=[("7g.40gb", 0)], busy={0}))
+    [holder] = host.run(mig_config, check_mode=True, label="all-1g.5gb")["holders"]
+    assert holder["gpu"] == 0
+    assert {"pid", "name", "kind", "unit", "container", "pod", "job", "listed", "opened"} <= set(holder)
+
+
+def test_clients_are_only_names_of_units(host):
+    host.node = boards.node(a100())
+    result = host.run(mig_config, label="all-1g.5gb", clients=["$(reboot).service"])
+    assert result["failed"]
+    assert "no name of a systemd unit" in result["msg"]

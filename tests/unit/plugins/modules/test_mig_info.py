@@ -10,6 +10,7 @@ import os
 
 import pytest
 
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import state
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError
 from ansible_collections.gpufleet.mig.plugins.modules import mig_info
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
@@ -51,3 +52,37 @@ def test_a_binding_that_came_along_is_not_kept(host, tmp_path):
     assert host.binding_places[0] == str(archive)
     assert not os.path.exists(host.state_dir)
     assert not (tmp_path / "state").exists()
+
+
+def test_a_node_without_changes_is_in_none_and_is_as_remembered(host):
+    host.node = boards.node(boards.gpu("a30-24gb"))
+    result = host.run(mig_info)
+    assert (result["in_progress"], result["persisted"]) == (None, "match")
+
+
+def test_a_change_that_is_running_is_told_without_waiting_for_it(host):
+    host.node = boards.node(boards.gpu("a30-24gb"))
+    with state.Lock.acquire(host.places, "20260101T000000Z-00000001", "bob", "mig_config label all-1g.6gb", 1.0):
+        result = host.run(mig_info)
+    assert (result["available"], result["in_progress"]["running"], result["in_progress"]["who"]) == (True, True, "bob")
+
+
+def test_a_driver_that_does_not_answer_is_a_report_in_time(host):
+    host.node = None
+    result = host.run(mig_info, operation_timeout=0.2)
+    assert result["available"] is False
+    assert (result["problem"]["error"], result["problem"]["call"]) == ("NO_ANSWER", "open NVML")
+    assert "reboot the node" in result["problem"]["message"]
+    assert result["problem"]["remedy"]
+
+
+def test_a_damaged_record_is_a_warning_and_no_failure(host, tmp_path, monkeypatch):
+    warnings = []
+    monkeypatch.setattr("ansible.module_utils.basic.AnsibleModule.warn", lambda _module, text: warnings.append(text))
+    host.node = boards.node(boards.gpu("a30-24gb"))
+    host.remember()
+    host.remembers = False
+    (tmp_path / "state" / "wanted.json").write_text("{")
+    result = host.run(mig_info)
+    assert (result["available"], result["persisted"]) == (True, None)
+    assert "wanted.json is damaged" in str(warnings)
