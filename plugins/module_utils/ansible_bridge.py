@@ -186,13 +186,14 @@ def _persisted(module: AnsibleModule, places: state.Places, node: Node) -> t.Opt
 
 def holders(module: AnsibleModule) -> Result:
     """Who has which GPU open. What keeps NVML or /proc from answering is part of the report, not a failure."""
+    from .engine import bounded
     from .engine import holders as engine_holders
 
     timeout = _seconds(module.params, "operation_timeout")
     about: Result = {"changed": False, "available": True}
     node: t.Optional[Node] = None
     try:
-        node = _observe(opener(module.params), Orders(operation_timeout=timeout))
+        node = reading.observe(opener(module.params), Orders(operation_timeout=timeout))
     except MigError as error:
         about.update(_unavailable(error))
     if node is not None:

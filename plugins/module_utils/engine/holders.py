@@ -50,7 +50,6 @@ _COOPERATIVE_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.servi
 _COOPERATIVE_NAMES = ("nvidia-persiste", "nv-fabricmanage")
 
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-_LONGEST_FILE = 1 << 20
 _MOST_WORDS = 8
 
 
@@ -127,11 +126,6 @@ def survey(watch: t.Optional[Watch] = None, root: str = "/") -> Survey:
     return Survey(tuple(opened), tuple(unseen))
 
 
-def units_with_open_devices(watch: t.Optional[Watch] = None, root: str = "/") -> frozenset[str]:
-    """The units that have a process with a device file of a GPU or an instance open."""
-    return frozenset(each.owner.unit for each in scan(watch, root) if each.owner.unit)
-
-
 def _in_a_container(proc: str) -> bool:
     try:
         return os.readlink(os.path.join(proc, "self", "ns", "pid")) != _INITIAL_PID_NAMESPACE
@@ -175,7 +169,7 @@ def _open_file(
         status = folder.status(number) if mounts.may_hold_devices(process, number) else None
     except FileNotFoundError:
         return None  # closed meanwhile
-    return path.replace(" (deleted)", ""), status
+    return path.removesuffix(" (deleted)"), status
 
 
 class _Folder:
@@ -218,7 +212,7 @@ class _Folder:
         """The text of a file in it."""
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd)
         with open(fd, "rb") as file:
-            return file.read(_LONGEST_FILE).decode("utf-8", "replace")
+            return file.read().decode("utf-8", "replace")
 
     def read_if_there(self, name: str) -> str:
         try:
@@ -372,13 +366,14 @@ def attach(
     reservations: t.Iterable[Source] = (),
     root: str = "/",
     watch: t.Optional[Watch] = None,
+    tolerant: bool = False,
 ) -> Node:
     """The node with those who have its GPUs and instances open, and those to whom they are promised.
 
     A process that has the capability file of an instance open is in the processes of that CI; one that has the file of
     the GI only is in all CIs of it. Who has the GPU itself open, or something that is gone, is in the processes of the
     GPU. Processes that NVML listed are told whom they belong to. Raises WishError when something is reserved that is
-    not there.
+    not there, unless ``tolerant``: the change that goes on may have taken it already.
     """
     everything = tuple(opened)
     known = {each.pid: _Who(each.name, each.uid, each.owner, each.cooperative) for each in everything}
@@ -396,7 +391,13 @@ def attach(
     node = node._replace(gpus=tuple(gpus))
     for source in reservations:
         for device, reservation in source(node):
-            node = _with_reservation(node, device, reservation)
+            reserved = _with_reservation(node, device, reservation)
+            if reserved is None and not tolerant:
+                raise WishError(
+                    f"{_printable(device)} is reserved for {reservation.holder}, but this node has no such device; look"
+                    " at what mig_info shows, and correct the reservation"
+                )
+            node = reserved or node
     return node
 
 
@@ -462,6 +463,85 @@ def _merged(
     )
 
 
+# --- an inventory --------------------------------------------------------------------------------------------------
+
+
+class Holding(t.NamedTuple):
+    """One process at one place: a CI, or with None for both ids the GPU.
+
+    ``gpu`` is NVML's index and None where NVML does not answer; ``minor`` is the number in /dev/nvidia0. ``user`` is
+    a name, a number where the node's own /etc/passwd has none, or empty.
+    """
+
+    gpu: t.Optional[int]
+    minor: t.Optional[int]
+    gi_id: t.Optional[int]
+    ci_id: t.Optional[int]
+    process: Process
+    user: str = ""
+
+
+class Inventory(t.NamedTuple):
+    """Everybody who holds something, and as in Survey what could not be seen."""
+
+    holdings: tuple[Holding, ...]
+    unseen: tuple[str, ...] = ()
+
+
+def inventory(node: t.Optional[Node], watch: t.Optional[Watch] = None, root: str = "/") -> Inventory:
+    """Everybody who holds something of this node, or without a reading of NVML all that the open files tell."""
+    found = survey(watch, root)
+    holdings = _by_files(found.opened) if node is None else holdings_of(attach(node, found.opened, (), root, watch))
+    uids = {each.pid: each.uid for each in found.opened}
+    for each in holdings:
+        if each.process.pid not in uids:
+            uids[each.process.pid] = _who_has(each.process.pid, watch, root).uid
+    names = _user_names(root)
+    named = [each._replace(user=_user(uids[each.process.pid], names)) for each in holdings]
+    return Inventory(tuple(named), found.unseen)
+
+
+def holdings_of(node: Node) -> tuple[Holding, ...]:
+    """The processes of a node one by one: of each GPU those that hold it as a whole, then those in its CIs."""
+    found = []
+    for gpu in node.gpus:
+        found += [Holding(gpu.index, gpu.minor, None, None, process) for process in gpu.processes]
+        for instance in gpu.instances:
+            for compute in instance.compute:
+                found += [
+                    Holding(gpu.index, gpu.minor, instance.id, compute.id, process) for process in compute.processes
+                ]
+    return tuple(found)
+
+
+def _by_files(opened: t.Sequence[OpenDevice]) -> tuple[Holding, ...]:
+    """What can be told by open files alone: the place that each of them is for."""
+    paths: dict[tuple[int, int, t.Optional[int], t.Optional[int]], list[str]] = {}
+    who = {each.pid: each for each in opened}
+    for each in opened:
+        paths.setdefault((each.pid, each.minor, each.gi_id, each.ci_id), []).append(each.path)
+    return tuple(
+        Holding(
+            None,
+            minor,
+            gi_id,
+            ci_id,
+            Process(pid, who[pid].name, None, "open", who[pid].owner, False, tuple(files), who[pid].cooperative),
+        )
+        for (pid, minor, gi_id, ci_id), files in paths.items()
+    )
+
+
+def _user(uid: t.Optional[int], names: t.Mapping[int, str]) -> str:
+    return "" if uid is None else names.get(uid, str(uid))
+
+
+def _user_names(root: str) -> dict[int, str]:
+    """Names of the node's own users. A directory service is not asked: where it does not answer, nor would this."""
+    fields = [line.split(":") for line in _text_of(os.path.join(root, "etc", "passwd")).splitlines()]
+    return {int(each[2]): _printable(each[0]) for each in reversed(fields) if len(each) > 2 and each[2].isdigit()}
+
+
 # --- reservations --------------------------------------------------------------------------------------------------
 
 
@@ -482,17 +562,13 @@ def reservations_of(entries: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[Source,
     return (lambda _node: promised,) if promised else ()
 
 
-def _with_reservation(node: Node, device: str, reservation: Reservation) -> Node:
-    """The node with one promise more. Raises WishError when it has no such device."""
-    wanted = device.lower()
+def _with_reservation(node: Node, device: str, reservation: Reservation) -> t.Optional[Node]:
+    """The node with one promise more; None when it has no such device."""
     for position, gpu in enumerate(node.gpus):
-        changed = _reserve(gpu, wanted, reservation)
-        if changed is not None:
-            return node._replace(gpus=(*node.gpus[:position], changed, *node.gpus[position + 1 :]))
-    raise WishError(
-        f"{_printable(device)} is reserved for {reservation.holder}, but this node has no such device; look at what"
-        " mig_info shows, and correct the reservation"
-    )
+        reserved = _reserve(gpu, device.lower(), reservation)
+        if reserved is not None:
+            return node._replace(gpus=(*node.gpus[:position], reserved, *node.gpus[position + 1 :]))
+    return None
 
 
 def _reserve(gpu: Gpu, device: str, reservation: Reservation) -> t.Optional[Gpu]:
