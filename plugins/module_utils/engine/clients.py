@@ -186,9 +186,12 @@ class _Choice:
         for name in state.dependents:
             dependent = self._manager.state(name)
             if dependent.up and dependent.id not in self._named:
+                remedy = "Name it there too, or stop it yourself before"
+                if not dependent.id.endswith(tuple(f".{suffix}" for suffix in _TYPES)):
+                    remedy = f"Take {state.id} off the clients, or let that only want it (WantedBy=), not require it"
                 raise ClientError(
                     f"Stopping {state.id} would also stop {_line(dependent.id)}, which depends on it and is not among"
-                    " the clients. Name it there too, or stop it yourself before.",
+                    f" the clients. {remedy}.",
                     unit=state.id,
                 )
             self.add(dependent)
@@ -244,7 +247,7 @@ def stop_all(
         except MigError as error:
             # Also the one that failed: it may end yet, and then nobody would start it again.
             failures = start_all(units[: index + 1], manager, timeout, watch)
-            error.details["not_started"] = failures
+            error.details.update(unit=unit, not_started=failures)
             error.args = (" ".join((str(error), *failures)),)
             raise
 
@@ -302,7 +305,7 @@ def start_all(
 
 def _start(unit: str, manager: Manager, timeout: float) -> None:
     state = manager.state(unit)
-    if state.up:
+    if state.active == "active":
         return
     if state.load != "loaded":
         raise ClientError(
@@ -318,8 +321,9 @@ def _start(unit: str, manager: Manager, timeout: float) -> None:
     state = manager.state(unit)
     if problem or not _runs_or_has_run(state):
         result = f", {_line(state.result)}" if state.result not in ("", "success") else ""
+        queued = ", and systemd has yet to start it" if state.queued else ""
         raise ClientError(
-            f"{unit} ran before and was not started again (it is {_line(state.active)}{result}){problem}."
+            f"{unit} ran before and does not run again (it is {_line(state.active)}{result}{queued}){problem}."
             f" Look into 'journalctl -u {unit}', and start it with 'systemctl start {unit}'.",
             unit=unit,
         )
@@ -391,25 +395,17 @@ class Systemd:
             raise ClientError(f"{unit} could not be stopped: {answer.said}. {look}", unit=unit)
 
     def start(self, unit: str, timeout: float) -> None:
-        if self._is_booting():
-            # A unit that is ordered after the one that we run in would wait for us, and we for it.
-            self._ask_to_start(unit, timeout, "--no-block")
-            return
-        try:
-            self._ask_to_start(unit, timeout)
-        except ClientError:
-            if self.state(unit).result != "start-limit-hit":
-                raise
-            # It was started too often in a short time: by us, or because it could not run with the other layout.
-            _systemctl("reset-failed", "--", unit)
-            self._ask_to_start(unit, timeout)
-        self._stays_up(unit)
-
-    def _ask_to_start(self, unit: str, timeout: float, *options: str) -> None:
+        # A unit that is ordered after the one that we run in would wait for us, and we for it.
+        booting = self._is_booting()
+        options = ("--no-block",) if booting else ()
+        # Otherwise one that could not run with another layout, and was restarted too often, is refused with this one.
+        _systemctl("reset-failed", "--", unit)
         late = f"it did not start within {timeout:g} s"
         answer = _systemctl("start", *options, "--", unit, seconds=timeout, late=late)
         if answer.code != 0:
             raise ClientError(answer.said, unit=unit)
+        if not booting:
+            self._stays_up(unit)
 
     def _is_booting(self) -> bool:
         return _systemctl("is-system-running").out.strip() in ("initializing", "starting")

@@ -165,7 +165,7 @@ class Program:
     def start(self, name, unit) -> int:
         how = unit["start"]
         if "limit" in how:
-            unit.update(ActiveState="failed", Result="start-limit-hit")
+            unit.update(ActiveState="failed")
             return self.complain(f"Job for {name} failed.")
         if "refuse" in how:
             unit.update(ActiveState="failed", SubState="failed", Result="exit-code")

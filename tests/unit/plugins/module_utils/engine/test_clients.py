@@ -186,6 +186,13 @@ def test_what_would_take_along_a_unit_that_nobody_named_is_refused(fake, systemd
         chosen(systemd, DCGM)
 
 
+def test_a_unit_that_a_target_requires_is_refused_since_a_target_cannot_be_named(fake, systemd):
+    fake.unit(DCGM, RequiredBy="multi-user.target")
+    fake.unit("multi-user.target")
+    with pytest.raises(ClientError, match=r"also stop multi-user\.target.* Take nvidia-dcgm\.service off the clients"):
+        chosen(systemd, DCGM)
+
+
 def test_an_inactive_dependent_is_no_obstacle(fake, systemd):
     fake.unit(DCGM, RequiredBy="idle.service")
     fake.unit("idle.service", "inactive")
@@ -259,7 +266,7 @@ def test_no_unit_is_ever_enabled_disabled_or_unmasked(fake, systemd):
     fake.unit(DCGM, UnitFileState="disabled")
     clients.stop_all(chosen(systemd, DCGM), systemd, 20)
     clients.start_all((DCGM,), systemd, 20)
-    assert {call.split()[0] for call in fake.done()} == {"show", "stop", "start", "is-system-running"}
+    assert {call.split()[0] for call in fake.done()} == {"show", "stop", "reset-failed", "start", "is-system-running"}
 
 
 def test_a_client_is_waited_for_until_it_has_ended_and_let_go_of_the_gpus(fake, systemd):
@@ -336,7 +343,7 @@ def test_clients_that_do_not_come_back_after_a_failed_stop_are_told(fake, system
     fake.unit(DCGM, stop={"refuse": "no"})
     error = failed_stop(systemd, EXPORTER, DCGM)
     (sentence,) = error.details["not_started"]
-    assert "dcgm-exporter.service ran before and was not started again" in sentence
+    assert "dcgm-exporter.service ran before and does not run again" in sentence
     assert str(error).endswith(sentence)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
@@ -359,7 +366,7 @@ def test_every_client_is_tried_although_one_does_not_start(fake, systemd):
     fake.unit(DCGM, "inactive")
     (sentence,) = clients.start_all((NVSM, EXPORTER, DCGM), systemd, 20)
     assert sentence == (
-        "dcgm-exporter.service ran before and was not started again (it is failed, exit-code): Job for"
+        "dcgm-exporter.service ran before and does not run again (it is failed, exit-code): Job for"
         " dcgm-exporter.service failed.; See ? the journal. Look into 'journalctl -u dcgm-exporter.service', and start"
         " it with 'systemctl start dcgm-exporter.service'."
     )
@@ -382,6 +389,12 @@ def test_a_client_that_runs_already_is_not_started(fake, systemd):
     assert not fake.calls("start")
 
 
+def test_a_client_that_waits_to_be_restarted_does_not_run_yet(fake, systemd):
+    fake.unit(DCGM, "activating", SubState="auto-restart", start={"dies": True})
+    (sentence,) = clients.start_all((DCGM,), systemd, 20)
+    assert "it ended right after its start" in sentence
+
+
 def test_a_client_that_does_not_start_in_time_is_told(fake, systemd):
     fake.unit(DCGM, "inactive", start={"hang": True})
     (sentence,) = clients.start_all((DCGM,), systemd, 0.5)
@@ -402,11 +415,11 @@ def test_a_oneshot_that_has_done_its_work_counts_as_started(fake, systemd):
     assert clients.start_all((DCGM,), systemd, 20) == ()
 
 
-def test_a_client_that_was_started_too_often_is_started_all_the_same(fake, systemd):
-    fake.unit(DCGM, "inactive", start={"limit": True})
+def test_a_client_that_was_restarted_too_often_with_another_layout_is_started_all_the_same(fake, systemd):
+    fake.unit(DCGM, "failed", Result="exit-code", start={"limit": True})
     assert clients.start_all((DCGM,), systemd, 20) == ()
     assert fake.active() == {DCGM}
-    assert fake.done("start", "reset-failed") == [f"start {DCGM}", f"reset-failed {DCGM}", f"start {DCGM}"]
+    assert fake.done("start", "reset-failed") == [f"reset-failed {DCGM}", f"start {DCGM}"]
 
 
 def test_while_the_host_boots_a_start_is_queued_and_not_waited_for(fake, systemd):
