@@ -12,7 +12,7 @@ import signal
 import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import compare, configs, state, worker
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, Orders
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, MigError, Orders
 from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation
 from nvmlsim.errors import ChildKilled
 
@@ -62,6 +62,7 @@ def prepare(make_node, tmp_path):
             if layout is not None:
                 node.node.enable(index)
                 node.node.create(index, layout)
+        node.simulator.reset_calls()
         return node, wish
 
     return prepare
@@ -83,6 +84,10 @@ def change_and_be_killed(node, wish, *, with_parent, operations=None, boot=""):
         return node.call(make)
     except ChildKilled:
         return None
+    except MigError as error:
+        # It had not written down yet what it was about, so nothing was touched and the caller only says so.
+        assert "killed by signal 9 (SIGKILL)" in str(error)
+        return None
 
 
 def die_at_file_operation(nth, when):
@@ -102,10 +107,11 @@ def die_at_file_operation(nth, when):
             count["calls"] += 1
             if count["calls"] == nth and when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
-            answer = real(*arguments, **options)
-            if count["calls"] == nth and when == "after":
-                os.kill(os.getpid(), signal.SIGKILL)
-            return answer
+            try:
+                return real(*arguments, **options)
+            finally:
+                if count["calls"] == nth and when == "after":
+                    os.kill(os.getpid(), signal.SIGKILL)
 
         return operation
 
