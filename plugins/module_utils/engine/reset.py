@@ -25,8 +25,8 @@ import signal
 import subprocess
 import typing as t
 
-from . import driver, holders
-from .model import DriverError, Gpu, Node, Process
+from . import driver, holders, layouts
+from .model import DriverError, Gpu, MigError, Node, Process, Wanted
 from .words import identity
 
 if t.TYPE_CHECKING:
@@ -80,7 +80,7 @@ def obstacles(
     targets = [node.gpus[index] for index in gpus]
     if not targets:
         return ()
-    found = [_why_never(gpu) for gpu in targets]
+    found = [why_never(gpu) for gpu in targets]
     if not by_driver:
         others = [gpu for gpu in node.gpus if gpu not in targets]
         found += [_why_in_use(gpu) for gpu in targets]
@@ -91,8 +91,8 @@ def obstacles(
     return tuple(sentence for sentence in found if sentence is not None)
 
 
-def _why_never(gpu: Gpu) -> t.Optional[str]:
-    """What keeps a GPU of this machine from ever being reset from here."""
+def why_never(gpu: Gpu) -> t.Optional[str]:
+    """The sentence about what keeps a GPU from ever being reset from this machine, or None."""
     if driver.mode_change_needs_reboot(gpu):
         return (
             f"{driver.describe(gpu)} is an Ampere GPU passed through to this virtual machine, which cannot reset it:"
@@ -292,6 +292,54 @@ def load_drm(watch: t.Optional[Watch] = None) -> str:
         f"The kernel module {DRM} was not loaded again ({loading.said}): load it with 'modprobe {DRM}' if anything"
         " renders on this node."
     )
+
+
+# --- what is there afterwards --------------------------------------------------------------------------------------
+
+
+class AsBefore:
+    """The wish of a reset: that GPUs get the layout back that they had before it, in the mode that was pending.
+
+    ``targets`` are the GPUs as they were chosen. The node is looked at again when the wish is first resolved, which is
+    when nobody else may change it any more: a GPU that has no pending mode by then is left out, unless ``force``. What
+    the node is like later does not matter, since the instances are gone then.
+    """
+
+    def __init__(self, targets: t.Sequence[Gpu], force: bool) -> None:
+        self._targets = targets
+        self._force = force
+        self._saved: t.Optional[list[layouts.Layout]] = None
+
+    def __call__(self, node: Node) -> Wanted:
+        if self._saved is None:
+            chosen = [_same_gpu(node, gpu) for gpu in self._targets]
+            self._saved = [_after_reset(gpu) for gpu in chosen if self._force or is_pending(gpu)]
+        return layouts.resolve(node, self._saved) if self._saved else Wanted("", "layout", {})
+
+
+def is_pending(gpu: Gpu) -> bool:
+    """Whether the GPU has a MIG mode that is stored and not current."""
+    return gpu.mode_current is not None and gpu.mode_current != gpu.mode_pending
+
+
+def _same_gpu(node: Node, gpu: Gpu) -> Gpu:
+    """A GPU as it is now. What is to be reset goes by index, which another GPU may have got meanwhile."""
+    now = next((each for each in node.gpus if each.index == gpu.index), None)
+    if now is None or (now.uuid, now.pci_bus_id) != (gpu.uuid, gpu.pci_bus_id):
+        raise MigError(
+            f"{driver.describe(gpu)} is not GPU {gpu.index} any more: look at the node with mig_info, and run again.",
+            **identity(gpu),
+        )
+    refusal = why_never(now)
+    if refusal is not None:
+        raise MigError(refusal, **identity(now))
+    return now
+
+
+def _after_reset(gpu: Gpu) -> layouts.Layout:
+    saved = {**layouts.dump(gpu), "mig_current": gpu.mode_pending}
+    # Where MIG was on its way off, there is nothing to put back.
+    return saved if gpu.mode_pending else {**saved, "instances": []}
 
 
 # --- the reset -----------------------------------------------------------------------------------------------------
