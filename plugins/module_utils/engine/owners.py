@@ -31,6 +31,8 @@ _RUNTIME_OF_PREFIX = {
 }
 # Where the id stands alone, the group around it may tell. In a pod it does not: docker and containerd do the same.
 _RUNTIME_OF_PARENT = {"docker": "docker", "libpod_parent": "podman", "default": "containerd", "k8s.io": "containerd"}
+# Groups at the top in which every group is a container, by whatever name it was given.
+_RUNTIME_OF_TOP = {"lxc": "lxc", "default": "containerd"}
 
 _CONTAINER = re.compile(r"(?:(?P<prefix>[a-z][a-z0-9_.-]*)-)?(?P<id>[0-9a-f]{64})(?:\.scope)?")
 # What containerd and CRI-O make of the path for systemd when they are not told to use systemd.
@@ -73,11 +75,12 @@ def owner(cgroup_text: str) -> Owner:
 def _paths(cgroup_text: str) -> list[list[str]]:
     """The paths as lists of names, systemd's own hierarchy first, then that of cgroup v2."""
     found: list[tuple[int, list[str]]] = []
-    for line in cgroup_text[:_LONGEST_TEXT].splitlines():
+    # Only this ends a line: the kernel lets a user put other ends of lines into the name of a group.
+    for line in cgroup_text[:_LONGEST_TEXT].split("\n"):
         hierarchy, _colon, rest = line.partition(":")
         controllers, _colon, path = rest.partition(":")
         # The kernel marks a group that was removed under its process.
-        names = [_name(segment) for segment in path.replace(" (deleted)", "").split("/")]
+        names = [_name(segment) for segment in path.removesuffix(" (deleted)").split("/")]
         rank = 0 if controllers == "name=systemd" else 1 if hierarchy == "0" else 2
         found.append((rank, [name for name in names if name not in ("", "..")]))
     return [path for _rank, path in sorted(found, key=lambda each: each[0])]
@@ -96,7 +99,7 @@ def _owner_of_path(path: t.Sequence[str]) -> Owner:
     outside = path
     in_slurm = False
     for depth, name in enumerate(path):
-        facts = _facts(path[depth - 1] if depth else "", name, in_slurm)
+        facts = _facts(path[:depth], name, in_slurm)
         if "container" in facts and "container" not in found:
             outside = path[: depth + 1]
         found = {**facts, **found}
@@ -115,8 +118,8 @@ def _unit(path: t.Sequence[str]) -> str:
     return units[0] if units else ""
 
 
-def _facts(parent: str, name: str, in_slurm: bool) -> dict[str, str]:
-    """What one name of a path says about container, pod or job; ``in_slurm``: whether one of Slurm's is around it."""
+def _facts(above: t.Sequence[str], name: str, in_slurm: bool) -> dict[str, str]:
+    """What one name of a path says about container, pod or job; ``in_slurm``: whether one of Slurm's is above it."""
     misread = _MISREAD_SLICE.fullmatch(name)
     if misread:
         runtime = _RUNTIME_OF_PREFIX.get(misread["prefix"], "")
@@ -125,7 +128,7 @@ def _facts(parent: str, name: str, in_slurm: bool) -> dict[str, str]:
         return {"kind": "job", "job": name.partition("_")[2]}
     if in_slurm and _STEP.fullmatch(name):
         return {"step": name.partition("_")[2]}
-    return _pod(name) or _container(parent, name)
+    return _pod(name) or _container(above, name)
 
 
 def _pod(name: str) -> dict[str, str]:
@@ -134,13 +137,14 @@ def _pod(name: str) -> dict[str, str]:
     return {"kind": "pod", "pod": pod["uid"].replace("_", "-")} if pod else {}
 
 
-def _container(parent: str, name: str) -> dict[str, str]:
+def _container(above: t.Sequence[str], name: str) -> dict[str, str]:
+    parent = above[-1] if above else ""
     container = _CONTAINER.fullmatch(name)
     if container:
         prefix = container["prefix"]
         runtime = _RUNTIME_OF_PREFIX.get(prefix, "") if prefix else _RUNTIME_OF_PARENT.get(parent, "")
         return {"kind": "container", "container": container["id"], "runtime": runtime}
+    if len(above) == 1 and parent in _RUNTIME_OF_TOP:
+        return {"kind": "container", "container": name, "runtime": _RUNTIME_OF_TOP[parent]}
     lxc = _LXC.fullmatch(name)
-    if lxc or parent == "lxc":
-        return {"kind": "container", "container": lxc["name"] if lxc else name, "runtime": "lxc"}
-    return {}
+    return {"kind": "container", "container": lxc["name"], "runtime": "lxc"} if lxc else {}
