@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     configs,
     driver,
     planner,
+    reading,
     state,
     transaction,
     worker,
@@ -200,7 +201,7 @@ class Installation:
         self.simulator = node.simulator
         self.places = state.places(str(state_dir))
         self.manager = FakeManager(state_dir.parent / f"{state_dir.name}-units.json", units, **refusals)
-        self.opener: worker.Opener = functools.partial(driver.Session, None)
+        self.opener: reading.Opener = functools.partial(driver.Session, None)
         self.caller = 0
 
     def call(self, function: t.Callable[..., t.Any], *arguments: t.Any, **options: t.Any) -> t.Any:
@@ -244,7 +245,7 @@ class Installation:
             real(descriptor)
 
         def make() -> transaction.Outcome:
-            os.fsync = counting
+            os.fsync = counting  # type: ignore[assignment]
             return worker.change(self.places, self.opener, job, self.manager)
 
         outcome = self.call(make)

@@ -253,7 +253,7 @@ def test_a_hidden_holder_ends_in_a_rollback_that_says_nobody_is_listed(make_node
     assert outcome.missing == ()
     assert (outcome.altered, outcome.changed) == (True, False)
     assert outcome.error.details["error"] == "IN_USE"
-    for part in ("3g.20gb at 4:4", "GPU 0", "no process list shows it"):
+    for part in ("3g.20gb at 4:4", "GPU 0", "Nobody is found who holds it"):
         assert part in str(outcome.error)
     assert node.state() == before
 
@@ -292,7 +292,7 @@ def test_a_job_that_starts_between_two_writes_is_named(make_node):
         outcome = node.carry_out(planned, Unaware)
 
     assert outcome.rolled_back is True
-    assert f"Held by process {holder.pid}" in str(outcome.error)
+    assert f"It is held by process {holder.pid}" in str(outcome.error)
 
 
 # --- modes -----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     configs,
     driver,
     layouts,
+    reading,
     state,
     worker,
 )
@@ -232,7 +233,7 @@ def test_a_read_that_never_returns_is_an_error_that_touched_nothing(install):
     node = install()
     node.simulator.fault("nvmlDeviceGetMigMode", hang=True)
     with pytest.raises(bounded.NoAnswer, match="it was to read GPU 0"):
-        node.call(worker.observe, OPENER, Orders(operation_timeout=0.5))
+        node.call(reading.observe, OPENER, Orders(operation_timeout=0.5))
 
 
 def test_who_comes_second_waits_and_gets_its_own_layout_whole(install):

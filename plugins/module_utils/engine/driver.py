@@ -93,6 +93,7 @@ _REMEDIES = {
     "NOT_SUPPORTED": "the GPU, or this driver in the GPU's present mode, does not offer it",
     "INVALID_ARGUMENT": "the driver does not know this value: read the node again with mig_info",
     "NOT_FOUND": "it is gone: read the node again with mig_info",
+    "NO_ANSWER": "look into 'dmesg' for messages of NVRM, and reboot the node",
     "TIMEOUT": "the driver did not answer in time: look into 'dmesg'",
 }
 _OTHER_REMEDY = "look into 'dmesg' for messages of NVRM"

@@ -33,7 +33,7 @@ def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopp
     switches = [(gpu, step) for gpu, gpu_plan in changing if (step := mode_step(gpu_plan)) is not None]
     _require_no_reboot(switches)
     resetting = [gpu.index for gpu, step in switches if gpu.mode_current != step.enabled and needs_reset(gpu)]
-    obstacles = reset.obstacles(before, resetting, by_driver=True) if resetting and not orders.manage_drm else ()
+    obstacles = reset.obstacles(before, resetting, by_driver=True, manage_drm=orders.manage_drm)
     if obstacles:
         raise MigError(f"{' '.join(obstacles)} Nothing was changed.", **identity(before.gpus[resetting[0]]))
 

@@ -25,7 +25,7 @@ import signal
 import subprocess
 import typing as t
 
-from . import driver, holders, layouts
+from . import configs, driver, holders, layouts
 from .model import DriverError, Gpu, MigError, Node, Process, Wanted
 from .words import identity
 
@@ -258,14 +258,7 @@ def drm_unloaded(watch: t.Optional[Watch] = None, root: str = "/") -> t.Iterator
     if not drm_is_loaded(root):
         yield
         return
-    unloading = _run(("rmmod", DRM), _MODULE_SECONDS, f"unload {DRM}", watch)
-    if unloading.code != 0:
-        raise DriverError(
-            f"The kernel module {DRM} could not be unloaded ({unloading.said}): stop what renders through /dev/dri, and"
-            " run again.",
-            call=f"rmmod {DRM}",
-            error="IN_USE",
-        )
+    unload_drm(watch)
     failure: t.Optional[BaseException] = None
     try:
         yield
@@ -278,6 +271,18 @@ def drm_unloaded(watch: t.Optional[Watch] = None, root: str = "/") -> t.Iterator
             failure.args = (f"{failure} {problem}",)
         elif problem:
             raise DriverError(problem, call=f"modprobe {DRM}", error="UNKNOWN")
+
+
+def unload_drm(watch: t.Optional[Watch] = None) -> None:
+    """Unload nvidia_drm. Raises DriverError when that is not possible."""
+    unloading = _run(("rmmod", DRM), _MODULE_SECONDS, f"unload {DRM}", watch)
+    if unloading.code != 0:
+        raise DriverError(
+            f"The kernel module {DRM} could not be unloaded ({unloading.said}): stop what renders through /dev/dri, and"
+            " run again.",
+            call=f"rmmod {DRM}",
+            error="IN_USE",
+        )
 
 
 def load_drm(watch: t.Optional[Watch] = None) -> str:
@@ -294,7 +299,31 @@ def load_drm(watch: t.Optional[Watch] = None) -> str:
     )
 
 
-# --- what is there afterwards --------------------------------------------------------------------------------------
+# --- which GPUs, and what they have afterwards ---------------------------------------------------------------------
+
+
+def choose(node: Node, gpus: t.Any, force: bool) -> tuple[Gpu, ...]:
+    """The GPUs of ``gpus`` (as configs.resolve takes them) that have a pending mode, or all of them with ``force``.
+
+    Raises WishError for one that is not there, does not answer, or is named although it cannot do MIG.
+    """
+    selected, by_name = configs.select_gpus(node, gpus)
+    chosen = []
+    for gpu in selected:
+        if gpu.mig_capable is False:
+            if by_name:
+                raise configs.refusal(gpu, f"cannot do MIG, so it is none of this module's: use '{CALL}'")
+            continue
+        configs.check_readable(gpu)
+        if force or is_pending(gpu):
+            chosen.append(gpu)
+    return tuple(chosen)
+
+
+def foreseen(gpu: Gpu) -> Gpu:
+    """The GPU as it is to be after a reset."""
+    # Where MIG was on its way off, there is nothing to put back.
+    return gpu._replace(mode_current=gpu.mode_pending, instances=gpu.instances if gpu.mode_pending else ())
 
 
 class AsBefore:
@@ -313,7 +342,7 @@ class AsBefore:
     def __call__(self, node: Node) -> Wanted:
         if self._saved is None:
             chosen = [_same_gpu(node, gpu) for gpu in self._targets]
-            self._saved = [_after_reset(gpu) for gpu in chosen if self._force or is_pending(gpu)]
+            self._saved = [layouts.dump(foreseen(gpu)) for gpu in chosen if self._force or is_pending(gpu)]
         return layouts.resolve(node, self._saved) if self._saved else Wanted("", "layout", {})
 
 
@@ -334,12 +363,6 @@ def _same_gpu(node: Node, gpu: Gpu) -> Gpu:
     if refusal is not None:
         raise MigError(refusal, **identity(now))
     return now
-
-
-def _after_reset(gpu: Gpu) -> layouts.Layout:
-    saved = {**layouts.dump(gpu), "mig_current": gpu.mode_pending}
-    # Where MIG was on its way off, there is nothing to put back.
-    return saved if gpu.mode_pending else {**saved, "instances": []}
 
 
 # --- the reset -----------------------------------------------------------------------------------------------------

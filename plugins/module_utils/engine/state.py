@@ -79,7 +79,8 @@ class Journal(t.NamedTuple):
 
     ``before`` are dumps (layouts.dump) of all MIG-capable GPUs, ``target`` those of the GPUs that the wish covers as
     they were planned. ``steps`` are all planned writes: what they would create may exist and is then ours. ``clients``
-    are units that ran and were to be stopped, in the order of stopping; they start in reverse. ``gpus`` have steps.
+    are units that ran and were to be stopped, in the order of stopping; they start in reverse. ``gpus`` have steps. ``drm`` says that nvidia_drm was
+    loaded and was to be unloaded meanwhile.
     """
 
     txid: str
@@ -93,6 +94,7 @@ class Journal(t.NamedTuple):
     steps: tuple[Step, ...]
     clients: tuple[str, ...] = ()
     gpus: tuple[int, ...] = ()
+    drm: bool = False
 
 
 class Persisted(t.NamedTuple):
@@ -175,6 +177,7 @@ def read_journal(places: Places) -> t.Optional[Journal]:
             steps=tuple(_step(step) for step in _mappings(data, "steps")),
             clients=_texts(data, "clients"),
             gpus=_numbers(data, "gpus"),
+            drm=data.get("drm") is True,
         )
 
 

@@ -274,9 +274,10 @@ def _in_context(session: driver.Session, step: Step, error: DriverError) -> Driv
 def _why_in_use(session: driver.Session, step: Step) -> str:
     gpu = session.read_gpu(step.gpu)
     node = Node(gpus=(gpu._replace(index=0),))
+    found = holders.survey()
     # This process has NVML open itself, which keeps no instance from being destroyed.
-    opened = tuple(each for each in holders.scan() if each.pid != os.getpid())
-    return holders.why_in_use(holders.attach(node, opened), 0, step.gi_id)
+    opened = tuple(each for each in found.opened if each.pid != os.getpid())
+    return holders.why_in_use(holders.attach(node, opened), 0, step.gi_id, found.unseen)
 
 
 # --- the change ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ import typing as t
 from . import bounded, clients, compare, driver, holders, layouts, planner, refusals, reset, state, transaction
 from .bounded import Watch
 from .model import Gpu, Job, MigError, Node, Orders, Plan, Reservation, Step, Wanted
-from .reading import NO_ORDERS, Opener, observe, read
+from .reading import Opener, read
 from .transaction import Course, Outcome
 from .words import identity, layout_in_words, step_in_words
 
@@ -387,7 +387,7 @@ class _Worker:
                 foreseen = _foresee(node, self._job, unfinished, self._manager)
             except Exception:
                 # The layout stays as it was found, but what an interrupted change stopped must not stay stopped.
-                self._start_what_an_earlier_run_stopped()
+                self._restart_what_was_stopped_before()
                 raise
             if unfinished is not None:
                 self._warnings += _lost_gpus(node, unfinished)
@@ -403,7 +403,7 @@ class _Worker:
         """The node is as wanted: tidy up after whoever brought it there, and remember it."""
         wanted = t.cast(Wanted, foreseen.wanted)
         outcome = Outcome(after=foreseen.before, altered=False, changed=False, wanted=wanted, plan=foreseen.plan)
-        self._start_what_an_earlier_run_stopped()
+        self._restart_what_was_stopped_before()
         outcome = self._remembered(outcome, wanted)
         outcome = outcome._replace(resumed=self._undelivered(wanted), error=self._clients_failure())
         if unfinished is not None:
@@ -429,7 +429,7 @@ class _Worker:
         changed = not _same_layouts(foreseen.before, outcome.after)
         outcome = outcome._replace(changed=changed, altered=changed, rolled_back=None, wanted=foreseen.wanted)
         missing = (*outcome.missing, *_lost_gpus(foreseen.before, unfinished))
-        self._start_what_an_earlier_run_stopped()
+        self._restart_what_was_stopped_before()
         if missing:
             failure = MigError(
                 f"The unfinished change {unfinished.txid} could not be taken back.", txid=unfinished.txid
@@ -489,7 +489,20 @@ class _Worker:
             # Whoever held a GPU through a client is gone now, or must not be disturbed after all.
             before = read(self._opener, self._watch, self._orders, with_holders=True, tolerant=True)
             wanted, plan = self._replanned(before)
-        return transaction.apply(self._open, before, plan, wanted, self._course(foreseen))
+        drm = t.cast(state.Journal, self._journal).drm
+        if drm:
+            reset.unload_drm(self._watch)
+        try:
+            return transaction.apply(self._open, before, plan, wanted, self._course(foreseen))
+        finally:
+            if drm:
+                self._warn(reset.load_drm(self._watch))
+
+    def _needs_no_drm(self, node: Node, plan: Plan) -> bool:
+        """Whether nvidia_drm, which keeps GPUs from being reset, is loaded, in the way, and ours to take away."""
+        switched = [node.gpus[each.gpu] for each in plan.gpus if node.gpus[each.gpu].mode_current != each.enabled]
+        resetting = bool(self._job.resets) or any(map(refusals.needs_reset, switched))
+        return self._orders.manage_drm and resetting and reset.drm_is_loaded() is True
 
     def _course(self, foreseen: Foreseen) -> Course:
         orders = self._orders
@@ -580,7 +593,10 @@ class _Worker:
             self._warn(clients.disarm(self._txid))
             self._watch.idle()
 
-    def _start_what_an_earlier_run_stopped(self) -> None:
+    def _restart_what_was_stopped_before(self) -> None:
+        """Clients, and the kernel module that it unloaded."""
+        if self._unfinished is not None and self._unfinished.drm:
+            self._warn(reset.load_drm(self._watch))
         if self._unfinished is not None and self._unfinished.clients:
             self._warn(clients.disarm(self._unfinished.txid))
             self._start(self._unfinished.clients)
@@ -601,6 +617,7 @@ class _Worker:
             steps=steps,
             clients=restart,
             gpus=tuple(sorted({step.gpu for step in steps})),
+            drm=self._needs_no_drm(foreseen.before, plan) or bool(self._unfinished and self._unfinished.drm),
         )
 
     def _remembered(self, outcome: Outcome, wanted: Wanted) -> Outcome:
