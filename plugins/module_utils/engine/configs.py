@@ -25,6 +25,7 @@ import re
 import typing as t
 
 from . import profiles as names
+from .catalog import profiles_of
 from .drawing import draw_slots
 from .model import ComputeWish, Gpu, GpuInstance, GpuWish, InstanceWish, Node, Profile, Wanted, WishError
 from .profiles import ProfileName, counted, quoted
@@ -285,6 +286,7 @@ def _nearest_first(word: str, known: t.Iterable[str]) -> list[str]:
 
 def generated_labels(node: Node) -> dict[str, dict[int, dict[str, int]]]:
     """Every label that needs no config: ``{label: {GPU index: {profile name: count}}}``, only the GPUs that have it."""
+    node = _with_profiles(node)
     labels: dict[str, dict[int, dict[str, int]]] = {"all-disabled": {}, "all-enabled": {}}
     per_kind: dict[tuple[Profile, ...], dict[str, dict[str, int]]] = {}
     for gpu in node.gpus:
@@ -379,6 +381,7 @@ def resolve(
     if unlisted not in UNLISTED_POLICIES:
         raise WishError(f"unlisted is {quoted(unlisted)}; it must be one of {', '.join(UNLISTED_POLICIES)}")
     check_expected(node, expected_gpus)
+    node = _with_profiles(node)
     choice = _choose(node, label, config, configs)
     _check_listed_indices(node, choice)
     selected, by_name = select_gpus(node, gpus)
@@ -587,13 +590,19 @@ def check_readable(gpu: Gpu) -> None:
 
 def offered_profiles(gpu: Gpu) -> tuple[Profile, ...]:
     """The profiles that instances of this GPU can have. Raises WishError where nobody can tell."""
-    if gpu.profiles is None:
+    offered = profiles_of(gpu)
+    if offered is None:
         raise refusal(
             gpu,
-            "has a driver that lists no profiles while MIG is off; turn MIG on first (label all-enabled), or use a "
-            "newer driver",
+            "has a driver that lists no profiles while MIG is off, and is of a kind whose profiles are not known "
+            "otherwise; turn MIG on first (label all-enabled), or use a newer driver",
         )
-    return gpu.profiles
+    return offered
+
+
+def _with_profiles(node: Node) -> Node:
+    """The node with the catalogue's profiles where an old driver lists none while MIG is off."""
+    return node._replace(gpus=tuple(gpu._replace(profiles=profiles_of(gpu)) for gpu in node.gpus))
 
 
 def _only_entry(gpu: Gpu, listing: t.Sequence[Entry], choice: _Choice) -> Entry:

@@ -23,6 +23,7 @@ import collections
 import itertools
 import typing as t
 
+from .catalog import profiles_of
 from .drawing import draw_slots
 from .model import (
     ComputeInstance,
@@ -139,8 +140,9 @@ def plan_gpu(gpu: Gpu, wish: GpuWish) -> GpuPlan:
     """The plan of least ``Cost`` for one GPU.
 
     A mode that is already pending as wanted is not asked for again, and nothing else can be done until it is current:
-    such a plan has no steps, and ``after`` is what is wanted. Raises WishError, with ``gpu`` and where it helps
-    ``picture`` in its details, when the GPU has no layout for the wish or what it has now is not known.
+    such a plan has no steps, and ``after`` is what is wanted. Where the driver lists no profiles because MIG is off,
+    the plan is ``provisional``. Raises WishError, with ``gpu`` and where it helps ``picture`` in its details, when the
+    GPU has no layout for the wish or what it has now is not known.
     """
     if not wish.enabled and gpu.mig_capable is False:
         return GpuPlan(gpu.index, enabled=False, steps=(), after=())
@@ -152,7 +154,8 @@ def plan_gpu(gpu: Gpu, wish: GpuWish) -> GpuPlan:
         after = gpu.instances if current else ()
         plan = GpuPlan(gpu.index, True, (), after)
     else:
-        plan = _plan_instances(gpu, wish)
+        provisional = bool(wish.instances) and gpu.profiles is None
+        plan = _plan_instances(*_as_offered(gpu, wish))._replace(provisional=provisional)
     if waits:
         return plan._replace(steps=(), lost_busy=(), lost_reserved=())
     if current and pending:
@@ -169,6 +172,32 @@ def _plan_off(gpu: Gpu, current: bool, pending: bool) -> GpuPlan:
     steps = (*_destroy_steps(gpu, gpu.instances, ()), _set_mode(gpu, False))
     plan = _with_loss_of_cis(GpuPlan(gpu.index, False, steps, ()), [ci for gi in gpu.instances for ci in gi.compute])
     return _with_loss_of_gpu(plan, gpu)
+
+
+def _as_offered(gpu: Gpu, wish: GpuWish) -> tuple[Gpu, GpuWish]:
+    """The GPU with the profiles that a plan is made of, and the wish in these.
+
+    A wish may come from elsewhere: from the catalogue, before MIG was on, or from a file.
+    """
+    if not wish.instances:
+        return gpu, wish
+    offered = profiles_of(gpu)
+    if offered is None:
+        raise WishError(
+            f"GPU {gpu.index} cannot be planned: its driver lists no profiles while MIG is off; turn MIG on first"
+            " (mode_only), then ask for instances.",
+            gpu=gpu.index,
+        )
+    by_id = {profile.id: profile for profile in offered}
+    for each in wish.instances:
+        if each.profile.id not in by_id:
+            raise WishError(
+                f"GPU {gpu.index} ({gpu.name}) does not offer {each.profile.name} (id {each.profile.id}), only"
+                f" {', '.join(profile.name for profile in offered)}.",
+                gpu=gpu.index,
+            )
+    instances = tuple(each._replace(profile=by_id[each.profile.id]) for each in wish.instances)
+    return gpu._replace(profiles=offered), wish._replace(instances=instances)
 
 
 def _plan_instances(gpu: Gpu, wish: GpuWish) -> GpuPlan:
@@ -319,16 +348,13 @@ def _groups(gpu: Gpu, wish: GpuWish) -> list[_Group]:
     for each in wish.instances:
         compute = tuple(sorted(each.compute, key=_compute_wish_order))
         alike.setdefault((each.profile.id, each.placement, compute), []).append(each._replace(compute=compute))
-    offered = {profile.id: profile for profile in gpu.profiles or ()}
-    groups = [
-        _Group(len(equal), tuple(_seats(gpu, offered.get(equal[0].profile.id, equal[0].profile), equal[0])))
-        for equal in alike.values()
-    ]
+    groups = [_Group(len(equal), tuple(_seats(gpu, equal[0]))) for equal in alike.values()]
     return sorted(groups, key=lambda group: len(group.seats))
 
 
-def _seats(gpu: Gpu, profile: Profile, wish: InstanceWish) -> t.Iterator[_Seat]:
+def _seats(gpu: Gpu, wish: InstanceWish) -> t.Iterator[_Seat]:
     """Every place that this GI can have, in the driver's order."""
+    profile = wish.profile
     there = {(gi.profile.id, gi.placement): gi for gi in gpu.instances}
     fresh = _regrouping(gpu, profile, (), wish.compute)
     if fresh is None:
@@ -338,7 +364,7 @@ def _seats(gpu: Gpu, profile: Profile, wish: InstanceWish) -> t.Iterator[_Seat]:
             f" takes sizes of {_sizes_in_words(reversed(compute_sizes(profile)))}.",
             gpu=gpu.index,
         )
-    for placement in _places_of(gpu, profile, wish):
+    for placement in _places_of(gpu, wish):
         existing = there.get((profile.id, placement))
         if existing is None:
             loss = _loss((), writes=1 + len(fresh.created))
@@ -352,7 +378,8 @@ def _seats(gpu: Gpu, profile: Profile, wish: InstanceWish) -> t.Iterator[_Seat]:
         yield _Seat(profile, placement, span(placement), existing, regrouping, loss)
 
 
-def _places_of(gpu: Gpu, profile: Profile, wish: InstanceWish) -> tuple[Placement, ...]:
+def _places_of(gpu: Gpu, wish: InstanceWish) -> tuple[Placement, ...]:
+    profile = wish.profile
     if wish.placement is None:
         return profile.placements
     if wish.placement not in profile.placements:
@@ -553,13 +580,6 @@ def _start(ci: ComputeInstance) -> int:
 
 
 def _require_engines(gpu: Gpu, wish: GpuWish) -> None:
-    """Engines and places are only known where the driver lists profiles; without them any answer would be a guess."""
-    if wish.instances and gpu.profiles is None:
-        raise WishError(
-            f"GPU {gpu.index} cannot be planned: its driver lists no profiles while MIG is off; turn MIG on first"
-            " (mode_only), then ask for instances.",
-            gpu=gpu.index,
-        )
     exceeded = engines_exceeded([each.profile for each in wish.instances], gpu.profiles or ())
     if exceeded:
         needs = ", ".join(f"{needed} {kind} engines of {has}" for kind, (needed, has) in exceeded.items())

@@ -689,12 +689,24 @@ def test_mig_without_instances_needs_allow_empty_and_the_gpu_is_named():
     assert counts_by_gpu(configs.resolve(node, config=mixed, allow_empty=True)) == {0: seven_small(), 1: {}}
 
 
-def test_a_driver_that_lists_no_profiles_while_mig_is_off_is_a_clear_refusal():
-    node = boards.node(boards.gpu(A100, mode=False, profiles=None))
+@pytest.mark.parametrize("label", ["all-1g.5gb", "2x1g.5gb+me", "3g.20gb,1g", "all-balanced", "8x1g.5gb"])
+def test_a_known_board_whose_driver_lists_no_profiles_while_mig_is_off_is_as_if_it_did(label):
+    def answer(**fields):
+        try:
+            wish = configs.resolve(boards.node(boards.gpu(A100, mode=False, **fields)), label=label).wishes[0]
+        except WishError as error:
+            return str(error)
+        return [(each.profile.id, each.profile.name, each.compute) for each in wish.instances], wish.said
+
+    assert answer(profiles=None) == answer()
+
+
+def test_an_unknown_board_whose_driver_lists_no_profiles_while_mig_is_off_is_a_clear_refusal():
+    node = boards.node(boards.gpu(A100, mode=False, profiles=None, pci_device_id=0xFFFF10DE))
     for label in ("all-1g.5gb", "2x1g.5gb", "all-balanced"):
-        assert "lists no profiles while MIG is off; turn MIG on first (label all-enabled)" in str(
-            refusal(configs.resolve, node, label=label)
-        )
+        sentence = str(refusal(configs.resolve, node, label=label))
+        assert "lists no profiles while MIG is off" in sentence
+        assert "turn MIG on first (label all-enabled)" in sentence
     assert configs.resolve(node, label="all-enabled").wishes[0].enabled
     assert not configs.resolve(node, label="all-disabled").wishes[0].enabled
     assert configs.resolve(node, label="all-1g.5gb", mode_only=True).wishes[0].mode_only

@@ -457,8 +457,35 @@ def test_a_compute_size_that_the_instance_lacks_is_refused_with_the_sizes_it_has
         plan_gpu(boards.gpu(A100), wish(A100, ("3g.20gb", [5])))
 
 
-def test_instances_of_a_driver_that_lists_no_profiles_are_refused() -> None:
-    gpu = boards.gpu(A100, mode=False, profiles=None)
+def test_a_driver_that_lists_no_profiles_yet_gets_a_provisional_plan() -> None:
+    listed, unlisted = boards.gpu(A100, mode=False), boards.gpu(A100, mode=False, profiles=None)
+    plan = plan_gpu(unlisted, wish(A100, "3g.20gb", "1g.5gb+me"))
+    assert plan.provisional
+    assert plan.steps == plan_gpu(listed, wish(A100, "3g.20gb", "1g.5gb+me")).steps
+    assert not plan_gpu(listed, wish(A100, "3g.20gb")).provisional
+    assert not plan_gpu(unlisted, wish(A100)).provisional
+    assert not plan_gpu(unlisted, GpuWish(True, mode_only=True)).provisional
+    with pytest.raises(WishError, match="cannot hold 2x1g.5gb"):
+        plan_gpu(unlisted, wish(A100, "1g.5gb+me", "1g.5gb+me"))
+
+
+def test_a_plan_is_made_of_the_profiles_of_the_gpu_whatever_the_wish_was_made_of() -> None:
+    # What the catalogue knew less of before MIG was on, the driver now says.
+    gpu = boards.gpu(A100)
+    other = tuple(
+        each._replace(profile=each.profile._replace(name="3g.19gb", engines=Engines(ofa=1), placements=()))
+        for each in wish(A100, "3g.20gb", "3g.20gb").instances
+    )
+    assert plan_gpu(gpu, GpuWish(True, other)) == plan_gpu(gpu, wish(A100, "3g.20gb", "3g.20gb"))
+
+
+def test_a_profile_that_the_gpu_does_not_have_is_refused_with_those_it_has() -> None:
+    with pytest.raises(WishError, match=r"does not offer 1g\.24gb\+gfx \(id 47\), only 1g\.5gb, "):
+        plan_gpu(boards.gpu(A100), wish(RTX, "1g.24gb+gfx"))
+
+
+def test_instances_of_an_unknown_board_whose_driver_lists_no_profiles_are_refused() -> None:
+    gpu = boards.gpu(A100, mode=False, profiles=None, pci_device_id=0xFFFF10DE)
     with pytest.raises(WishError, match="GPU 0 cannot be planned: its driver lists no profiles while MIG is off"):
         plan_gpu(gpu, wish(A100, "1g.5gb"))
 
