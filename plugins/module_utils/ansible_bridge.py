@@ -630,3 +630,76 @@ def _install(archive: str, folder: str) -> None:
         py_compile.compile(target)
     finally:
         os.umask(umask)
+
+
+# --- gpu_reset -----------------------------------------------------------------------------------------------------
+
+
+def reset(module: AnsibleModule) -> Result:
+    """Reset the GPUs whose MIG mode is pending, or all that are named, and give them back the layout from before."""
+    from .engine import reset as resets
+
+    params = module.params
+    places = state.places(params["state_dir"])
+    may = orders(params)._replace(allow_reset=True)
+    binding = load_binding(params)
+    node = reading.observe(functools.partial(driver.Session, binding), may)
+    targets = resets.choose(node, params["gpus"], params["force"])
+    task = _Task(module, places, may, binding, resets.AsBefore(targets, params["force"]))
+    indices = tuple(gpu.index for gpu in targets)
+    what = f"gpu_reset {_indices(indices)}" if targets else "gpu_reset"
+    job = Job(task.resolve, may, indices if params["force"] else (), what)
+    unfinished = state.in_progress(places)
+    result: Result = {
+        "changed": False,
+        "altered": False,
+        "reset": [],
+        "before": _layouts(node),
+        "after": _layouts(node),
+        "binding": _keep_binding(task),
+    }
+    if not targets and unfinished is None:
+        return {**result, "msg": "No MIG mode is pending, so nothing was reset."}
+    if not module.check_mode:
+        return {**result, **_reset(task, job)}
+    if unfinished is not None and unfinished.get("running"):
+        return {**result, **_would_wait(unfinished, Wanted("", "layout", {}))}
+    return {**result, **_foreseen_reset(task, job, indices)}
+
+
+def _foreseen_reset(task: _Task, job: Job, indices: t.Sequence[int]) -> Result:
+    """What a real run would answer, refused where it would refuse."""
+    from .engine import reset as resets
+    from .engine import worker
+
+    node = reading.observe(task.opener, task.orders, with_holders=True)
+    plan = worker.foresee(task.places, node, job).plan
+    after = _as_planned(node, plan) if plan else node
+    after = after._replace(gpus=tuple(resets.foreseen(gpu) if gpu.index in indices else gpu for gpu in after.gpus))
+    said = f"would reset {_indices(indices)}" if indices else "would finish the change that is not finished"
+    return {"changed": True, "reset": list(indices), **_pictures(node, after), "msg": f"This {said}."}
+
+
+def _reset(task: _Task, job: Job) -> Result:
+    from .engine import kinds, worker  # noqa: F401  # pylint: disable=unused-import  # see _change
+
+    outcome = worker.change(task.places, task.opener, job)
+    for warning in (*outcome.warnings, *outcome.not_started):
+        task.module.warn(warning)
+    done = sorted({step.gpu for step in outcome.steps_done if step.kind == "reset"})
+    result = {**_what_happened(outcome), "changed": outcome.changed, "reset": done}
+    if outcome.error is not None:
+        return {**failure(outcome.error), **result, **_rollback(outcome)}
+    before = outcome.before or outcome.after
+    if done:
+        said = f"{_indices(done)} {'was' if len(done) == 1 else 'were'} reset: " + "; ".join(
+            f"{_indices([index])} has MIG {'on' if outcome.after.gpus[index].mode_current else 'off'} and"
+            f" {counted(len(outcome.after.gpus[index].instances), 'GPU instance')}"
+            for index in done
+        )
+    elif outcome.recovered:
+        said = f"No MIG mode is pending; finished the change {_change_in_words(outcome.unfinished or {})}"
+    else:
+        said = "No MIG mode is pending any more, so nothing was reset"
+    pictures = {"before": _layouts(before), **_pictures(before, outcome.after)}
+    return {**result, **pictures, "uuid_map": outcome.uuid_map or {}, "msg": f"{said}."}
