@@ -1,0 +1,700 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Decides what must be true after each run of a case, from what the simulator, the files and the message show.
+
+It shares nothing with the product: what is wanted comes from the generator, what is possible is searched for in
+hardware.py, and what happened is in the record of the stage. A *violation* is a sentence; none means that all is well.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import re
+import typing as t
+
+from ansible_collections.gpufleet.mig.tests.torture.cases import Case, branch_of, from_data, hardware_of
+from ansible_collections.gpufleet.mig.tests.torture.hardware import Hardware, Instance, Kind, compute_fits, fits
+
+Record = dict[str, t.Any]
+Gpu = dict[str, t.Any]
+Target = dict[str, t.Any]
+
+LASTING = ("errors from", "lost", "hang", "foreign", "arrive")
+CREATES = ("nvmlDeviceCreateGpuInstance", "nvmlGpuInstanceCreateComputeInstance")
+DESTROYS = ("nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy")
+
+
+class Open(t.NamedTuple):
+    """A change that has begun and not ended: what there was before it, and what it was for, by GPU."""
+
+    origin: list[Gpu]
+    units: dict[str, bool]
+    targets: dict[int, Target]
+    boot: int
+
+
+class Verdict(t.NamedTuple):
+    """``outcome`` is what became of the run, in a word or two."""
+
+    outcome: str
+    violations: tuple[str, ...]
+
+
+def judge(case: Case, records: t.Sequence[Record]) -> list[Verdict]:
+    """One verdict for each run."""
+    verdicts = []
+    unfinished: t.Optional[Open] = None
+    for record in records:
+        trial = Trial(case, record, unfinished)
+        verdicts.append(Verdict(trial.outcome(), tuple(trial.violations())))
+        unfinished = trial.still_open()
+    return verdicts
+
+
+class Trial:
+    """The judgement of one run."""
+
+    def __init__(self, case: Case, record: Record, unfinished: t.Optional[Open]) -> None:
+        self.case = case
+        self.record = record
+        self.unfinished = unfinished
+        self.hw = hardware_of(case)
+        self.result: Record = record["result"] or {"how": "none", "message": ""}
+        self.before: list[Gpu] = record["before"]
+        self.after: list[Gpu] = record["after"]
+        self.wish: dict[int, Target] = targets_of(record["wish"])
+        self.refusal = "" if record["wish"] is None else record["wish"]["refusal"]
+        self.back = unfinished is not None and record["orders"]["recover"] == "back"
+        self.origin = unfinished.origin if unfinished else self.before
+        # What this run has to bring about: its own wish, and the unfinished change's where that says nothing.
+        self.targets = {**(unfinished.targets if unfinished else {}), **self.wish}
+        self.rebooted = unfinished is not None and unfinished.boot != record["boot"]
+        self.writes = [call for call in record["calls"] if call["write"]]
+        self.journal = "journal.json" in record["files"]
+        self.fired = [record["disturb"][index] for index in record["fired"]]
+        self.fired += [each for each in record["disturb"] if fault_seen(each, record)]
+        self.disturbed = bool(self.fired)
+        self.alone = not record["changed_by_others"] and record["rival"] is None
+
+    # --- what became of it ---------------------------------------------------------------------------------------------
+
+    def outcome(self) -> str:
+        result = self.result
+        if result["how"] != "outcome":
+            return {"none": "killed"}.get(result["how"], result["how"])
+        if result["message"]:
+            return "rolled back" if result["rolled_back"] else "not restored"
+        if result["recovered"]:
+            return f"healed {result['recovered']}"
+        if result["reset_required"] or result["reboot_required"]:
+            return "pending"
+        if result["resumed"]:
+            return "resumed"
+        return "changed" if result["changed"] else "remembered"
+
+    def still_open(self) -> t.Optional[Open]:
+        if not self.journal:
+            return None
+        if self.unfinished and not self.record["journals"]:
+            return self.unfinished
+        units = self.unfinished.units if self.unfinished else self.record["units_before"]
+        return Open(self.origin, units, self.targets, self.record["boot"])
+
+    def violations(self) -> t.Iterator[str]:
+        record, result = self.record, self.result
+        if "stuck" in record["ended"]:
+            yield f"processes {record['ended']['stuck']} of the product did not end"
+        if result["how"] == "crashed":
+            yield f"an error that is not meant for people: {result['message']}"
+            return
+        yield from record["wrong"]
+        if record["locked"]:
+            yield "the node is still locked"
+        if self.journal and not isinstance(record["in_progress"], dict):
+            yield "an unfinished change is not reported"
+        yield from self.about_writes()
+        yield from self.about_users()
+        if record["rival"] is not None:
+            yield from self.about_rivals()
+        else:
+            yield from self.about_result()
+        if not self.journal:
+            yield from self.about_units()
+
+    # --- what was written, whatever came of it -------------------------------------------------------------------------
+
+    def about_writes(self) -> t.Iterator[str]:
+        """Only what the plan names, and that names only GPUs of the wish that are not as wanted."""
+        if not self.writes:
+            return
+        planned: set[tuple[int, t.Any]] = set()
+        journals = self.record["journals"] + [self.record["files_before"].get("journal.json")]
+        for journal in journals:
+            for step in (journal or {}).get("steps", ()):
+                place = step.get("placement")
+                planned.add((step["gpu"], (place["start"], place["size"]) if place else "mode"))
+            if journal and self.rebooted:
+                for dump in journal["before"]:
+                    planned.add((dump["index"], "mode"))
+                    planned.update((dump["index"], tuple(i["placement"].values())) for i in dump["instances"])
+        if not self.alone:
+            # What others destroyed meanwhile is rebuilt where the change is taken back.
+            planned |= {(gpu, place[1:]) for gpu in self.targets for place in self.origin[gpu]["layout"]}
+            planned |= {(gpu, "mode") for gpu in self.targets}
+        rivals = set(targets_of(self.record["rival"]["run"]["wish"])) if self.record["rival"] else set()
+        allowed = set(self.targets) | rivals | (set(range(len(self.before))) if self.rebooted else set())
+        places = self.places_by_id()
+        for call in self.writes:
+            gpu, name = call["gpu"], call["function"]
+            if gpu not in allowed:
+                yield f"{name} on GPU {gpu}, of which nothing is wanted"
+            elif gpu in self.wish and not self.unfinished and not rivals and self.is_as_wanted(gpu, self.before):
+                yield f"{name} on GPU {gpu}, which was as wanted"
+            for place in self.named(call, places):
+                if (gpu, place) not in planned:
+                    yield f"{name} on GPU {gpu} names {place}, which no plan names"
+
+    def places_by_id(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Places by GPU and GI id, which says where on the chip it is and is the same whenever it is made again."""
+        found = {}
+        for snapshot in (self.before, self.after, self.origin):
+            for index, gpu in enumerate(snapshot):
+                found.update({(index, gi): (start, size) for gi, (_kind, start, size) in gpu["ids"].items()})
+        for call in self.record["calls"]:
+            if call["function"].startswith(CREATES[0]) and call["gi"] is not None:
+                found[call["gpu"], call["gi"]] = place_in(call)
+        return found
+
+    def named(self, call: Record, places: t.Mapping[t.Any, t.Any]) -> t.Iterator[t.Any]:
+        if call["function"] == "nvmlDeviceSetMigMode":
+            yield "mode"
+        elif call["function"].startswith(CREATES[0]):
+            yield place_in(call)
+        elif call["gi"] is not None and (call["gpu"], call["gi"]) in places:
+            yield places[call["gpu"], call["gi"]]
+
+    def about_users(self) -> t.Iterator[str]:
+        """Nobody loses what they have, and no promise is broken that was not to be."""
+        evict = self.record["orders"]["evict"]
+        rival = self.record["rival"]
+        may_take = evict != "none" or (rival is not None and rival["run"]["orders"]["evict"] != "none")
+        tried = {(c["gpu"], c["gi"], c["ci"]) for c in self.writes if c["function"] == DESTROYS[1]}
+        for holder in self.record["holders"]:
+            place = (holder["gpu"], holder["gi"], holder["ci"])
+            if holder["seen"] and holder["ci"] is not None and place in tried:
+                yield f"tried to destroy what process {holder['pid']} is known to use: {place}"
+            if not there(self.after, *place) and there(self.before, *place):
+                yield f"process {holder['pid']} has lost {place}"
+        for promise in self.record["promises"]:
+            place = (promise["gpu"], promise["gi"], promise["ci"])
+            if place in tried and not may_take:
+                yield f"destroyed {place}, which is promised to {promise['holder']}"
+
+    # --- what it must have come to -------------------------------------------------------------------------------------
+
+    def about_result(self) -> t.Iterator[str]:
+        how = self.result["how"]
+        if how == "converged":
+            yield from self.about_converged()
+        elif how == "refused":
+            yield from self.about_refused()
+        elif how == "none":
+            yield from self.about_killed()
+        elif self.result["message"]:
+            yield from self.about_failed()
+        else:
+            yield from self.about_success()
+
+    def about_converged(self) -> t.Iterator[str]:
+        record = self.record
+        if self.unfinished:
+            yield "said to be as wanted, and there is an unfinished change"
+        yield from self.must_be_wanted(self.wish)
+        if self.writes or record["units_log"]:
+            yield "as wanted, and yet it wrote or stopped something"
+        if len({call["pid"] for call in record["calls"]}) > 1:
+            yield "as wanted, and yet there was a worker"
+        if self.result.get("file_operations"):
+            yield "as wanted, and yet it wrote to its files"
+        if record["files"] != record["files_before"]:
+            yield "as wanted, and yet its files changed"
+
+    def about_refused(self) -> t.Iterator[str]:
+        if self.writes and not self.killed("worker"):
+            yield f"refused after {len(self.writes)} writes: {self.result['message']}"
+            return
+        if self.writes:
+            # Killed so late that there was nothing left to take back.
+            yield from self.must_be_whole()
+            return
+        yield from self.must_be(self.before, range(len(self.before)), "a refusal touched")
+        if self.journal and not self.unfinished:
+            yield "refused, and left a journal"
+        if self.unfinished and not self.journal:
+            yield "refused, and removed the journal of an unfinished change"
+        if self.disturbed:
+            yield from self.must_name_cause()
+            return
+        reasons = self.reasons()
+        if not reasons:
+            yield f"refused without reason: {self.result['message']}"
+        elif not any(word in self.result["message"] for words in reasons.values() for word in words):
+            yield f"refused for {', '.join(reasons)}, and named none of {sum(reasons.values(), [])}: {self.result['message']}"
+
+    def about_killed(self) -> t.Iterator[str]:
+        """Nobody heard the result. A worker that nobody killed has completed its work."""
+        if not self.killed("parent", "both", "worker"):
+            yield f"the module ended with {self.record['ended'].get('main')} and said nothing"
+        if not self.journal:
+            yield from self.must_be_whole()
+        elif not self.killed("both", "worker"):
+            yield "the worker outlived its parent and left a journal"
+
+    def about_success(self) -> t.Iterator[str]:
+        result, record = self.result, self.record
+        if self.journal:
+            yield "done, and the journal is still there"
+        others = [gpu for gpu in range(len(self.before)) if gpu not in self.targets]
+        if not self.rebooted:
+            yield from self.must_be(self.before, others, "nothing was wanted of")
+        if self.back:
+            yield from self.must_be(self.origin, self.unfinished.targets if self.unfinished else (), "taken back, but")
+            return
+        waiting = [*result["reset_required"], *result["reboot_required"]]
+        if waiting:
+            yield from self.about_pending(waiting)
+            return
+        yield from self.must_be_wanted(self.targets)
+        yield from self.about_promises()
+        yield from self.must_be_remembered()
+        if record["files"].get("result.json"):
+            yield "the result was delivered, and is kept all the same"
+
+    def about_pending(self, waiting: t.Sequence[int]) -> t.Iterator[str]:
+        for gpu, target in self.targets.items():
+            modes, was = self.after[gpu]["modes"], self.before[gpu]["modes"]
+            waits = modes[0] != target["on"] and modes[1] == target["on"]
+            if waits != (gpu in waiting):
+                yield f"GPU {gpu} {'waits' if waits else 'does not wait'} for its mode, {modes}: said to wait: {waiting}"
+            emptied = not target["on"] and waits and not self.after[gpu]["layout"]
+            switched = was[0] != modes[0]
+            if not emptied and not switched and self.after[gpu]["layout"] != self.before[gpu]["layout"]:
+                yield f"a mode is pending, and instances of GPU {gpu} were changed"
+            waited = was[0] != target["on"] and was[1] == target["on"]
+            if waits and not waited and not self.may_wait(gpu):
+                yield f"the mode of GPU {gpu} is pending without reason"
+            if waited and any(c["gpu"] == gpu and c["function"] == "nvmlDeviceSetMigMode" for c in self.writes):
+                yield f"the pending mode of GPU {gpu} was asked for once more"
+
+    def about_failed(self) -> t.Iterator[str]:
+        result = self.result
+        yield from self.must_name_cause()
+        if not self.disturbed and self.alone and not self.reasons_to_fail():
+            yield f"failed without reason: {result['message']}"
+        others = [gpu for gpu in range(len(self.before)) if gpu not in self.targets]
+        if not self.rebooted:
+            yield from self.must_be(self.before, others, "nothing was wanted of")
+        if result["rolled_back"]:
+            yield from self.must_be(self.origin, self.targets, "said to be as before, but")
+            if result["missing"]:
+                yield f"rolled back, and yet something is missing: {result['missing']}"
+            if self.journal:
+                yield "rolled back, and the journal is still there"
+            if self.record["files"].get("wanted.json") != self.record["files_before"].get("wanted.json"):
+                yield "rolled back, and yet another layout is remembered"
+            return
+        if self.alone and not any(each["what"] in LASTING for each in self.fired) and len(self.fired) < 2:
+            yield f"not rolled back without reason: {result['message']}; missing: {result['missing']}"
+        yield from self.must_list_missing()
+        if not result["recovery"] and not self.journal:
+            yield "not rolled back, and there is neither a recovery layout nor a journal"
+        if result["recovery"]:
+            yield from self.must_be_recovery()
+
+    def about_rivals(self) -> t.Iterator[str]:
+        """Two at once end with one of the two layouts, whole, on every GPU; each was told the truth."""
+        theirs = self.record["rival"]["result"] or {"how": "none", "message": ""}
+        wishes = [self.wish, targets_of(self.record["rival"]["run"]["wish"])]
+        for result in (self.result, theirs):
+            if result["how"] in ("none", "crashed"):
+                yield f"one of two ended without a result: {result['message']}"
+        if self.journal:
+            yield "two at once, and a journal is left"
+        if "has this node since" in theirs["message"] and "ansible on controller-1" not in theirs["message"]:
+            yield f"locked out, and not told by whom: {theirs['message']}"
+        for gpu in range(len(self.before)):
+            ways = [self.same(gpu, self.before), *(w.get(gpu) and self.is_as_wanted(gpu, self.after, w[gpu]) for w in wishes)]
+            pending = any(gpu in r.get(key, ()) for r in (self.result, theirs) for key in ("reset_required", "reboot_required"))
+            if not any(ways) and not pending:
+                yield f"GPU {gpu} is neither as before nor as one of two wanted it: {self.after[gpu]['layout']}"
+        done = [w for w, r in zip(wishes, (self.result, theirs)) if succeeded(r)]
+        if done and not any(all(self.is_as_wanted(gpu, self.after, w[gpu]) for gpu in w) for w in done):
+            yield "both or one succeeded, and the node is as neither wanted it"
+
+    # --- what must be --------------------------------------------------------------------------------------------------
+
+    def same(self, gpu: int, snapshot: t.Sequence[Gpu]) -> bool:
+        keys = ("modes", "layout")
+        return all(self.after[gpu][key] == snapshot[gpu][key] for key in keys)
+
+    def must_be(self, snapshot: t.Sequence[Gpu], gpus: t.Iterable[int], what: str) -> t.Iterator[str]:
+        if not self.alone:
+            return
+        for gpu in gpus:
+            if not self.same(gpu, snapshot):
+                was, now = ({k: s[gpu][k] for k in ("modes", "layout")} for s in (snapshot, self.after))
+                yield f"{what} GPU {gpu}: {now} instead of {was}"
+
+    def must_be_wanted(self, targets: t.Mapping[int, Target]) -> t.Iterator[str]:
+        for gpu, target in targets.items():
+            if self.is_as_wanted(gpu, self.after, target):
+                continue
+            if self.rebooted and gpu not in self.wish and self.is_as_wanted(gpu, self.origin, target):
+                continue  # The unfinished change had nothing to do there; what the reboot took is not its matter.
+            yield f"GPU {gpu} is not as wanted: {self.after[gpu]['modes']} {self.after[gpu]['layout']}, wanted {target}"
+
+    def must_be_whole(self) -> t.Iterator[str]:
+        """One of the two layouts on all GPUs together."""
+        if not self.alone:
+            return
+        wanted = all(self.is_as_wanted(gpu, self.after, target) for gpu, target in self.targets.items())
+        origin = all(self.same(gpu, self.origin) for gpu in self.targets)
+        if not wanted and not origin and not self.pending_somewhere():
+            yield f"no journal, and the node is neither as wanted nor as before: {[g['layout'] for g in self.after]}"
+
+    def pending_somewhere(self) -> bool:
+        return any(self.after[gpu]["modes"][0] != self.after[gpu]["modes"][1] for gpu in self.targets)
+
+    def is_as_wanted(self, gpu: int, snapshot: t.Sequence[Gpu], target: t.Optional[Target] = None) -> bool:
+        target = self.targets[gpu] if target is None else target
+        now = snapshot[gpu]
+        if now["modes"] != (target["on"], target["on"]):
+            return False
+        if not target["on"]:
+            return True
+        return shapes(self.hw[gpu], now["layout"], target["exact"]) == wanted_shapes(self.hw[gpu], target)
+
+    def must_be_remembered(self) -> t.Iterator[str]:
+        """The next boot restores what is there now."""
+        wanted = self.record["files"].get("wanted.json")
+        if not isinstance(wanted, dict):
+            if self.wish:
+                yield "done, and nothing is remembered for the next boot"
+            return
+        by_uuid = {dump["uuid"]: dump for dump in wanted["gpus"]}
+        for gpu in self.wish:
+            dump = by_uuid.get(self.after[gpu]["uuid"])
+            if dump is None or not is_same_layout(dump, self.after[gpu]):
+                yield f"what is remembered of GPU {gpu} is not what it has: {dump}"
+
+    def must_be_recovery(self) -> t.Iterator[str]:
+        """The recovery layout is what there was before, on every GPU that is not as it was."""
+        name = self.result["recovery"].rpartition("/")[2]
+        saved = self.record["files"].get(name)
+        if not isinstance(saved, dict):
+            yield f"the recovery layout {name} is not there or damaged"
+            return
+        by_uuid = {dump["uuid"]: dump for dump in saved["gpus"]}
+        for gpu in self.targets:
+            dump = by_uuid.get(self.origin[gpu]["uuid"])
+            if self.same(gpu, self.origin):
+                continue
+            if dump is None or not is_same_layout(dump, self.origin[gpu]):
+                yield f"the recovery layout has not what GPU {gpu} had: {dump}"
+
+    def must_list_missing(self) -> t.Iterator[str]:
+        """What is missing is listed, and what is listed is missing."""
+        for gpu in self.targets:
+            said = [s for s in self.result["missing"] if self.origin[gpu]["uuid"] in s]
+            if any(re.search(r"cannot tell|does not answer|not everything could be read", s) for s in said):
+                if not any(each["what"] in LASTING or each["what"] in ("error", "kill") for each in self.fired):
+                    yield f"says that GPU {gpu} cannot be read without reason: {said}"
+                continue
+            was, now = self.origin[gpu]["layout"], self.after[gpu]["layout"]
+            gone = {in_words(place) for place in set(was) - set(now)}
+            new = {in_words(place) for place in set(now) - set(was)}
+            for word, things in (("gone", gone), ("new", new)):
+                listed = {
+                    match[1] for s in said if (match := re.search(rf": GPU instance (\S+ at \d+:\d+) is {word}$", s))
+                }
+                if listed != things:
+                    yield f"GPU {gpu}: {word} are {sorted(things)}, listed are {sorted(listed)}: {said}"
+            inside = sum(1 for place in set(was) & set(now) if was[place] != now[place])
+            if inside and not any("compute instance" in s for s in said):
+                yield f"GPU {gpu}: compute instances differ and none is listed: {said}"
+            if self.origin[gpu]["modes"] != self.after[gpu]["modes"] and not any("MIG" in s for s in said):
+                yield f"GPU {gpu}: its mode differs, {self.after[gpu]['modes']}, and is not listed: {said}"
+
+    def must_name_cause(self) -> t.Iterator[str]:
+        """The message says what went wrong, not only that something did."""
+        message = self.result["message"]
+        words: list[str] = []
+        for each in self.fired:
+            if each["what"] in ("error", "errors from"):
+                words += [each["code"], "IN_USE", "NOT_FOUND"]
+            elif each["what"] == "lost":
+                words += ["GPU_IS_LOST"]
+            elif each["what"] == "hang":
+                words += ["does not answer"]
+            elif each["what"] == "kill":
+                words += ["killed", "could not be taken back"]
+            elif each["what"] == "term":
+                words += ["asked to stop"]
+            elif each["what"] == "full":
+                words += ["No space left on device"]
+            else:
+                return
+        if words and not any(word in message for word in (*words, *sum(self.reasons().values(), []))):
+            yield f"{[each['what'] for each in self.fired]} went wrong, and the message says: {message}"
+
+    def about_units(self) -> t.Iterator[str]:
+        """Whatever ran before runs again, nothing else does, and what does not is named."""
+        record = self.record
+        expected = dict(self.unfinished.units if self.unfinished else record["units_before"])
+        stops = [unit for _time, word, unit in record["units_log"] if word == "stop"]
+        orders = [record["orders"], *([record["rival"]["run"]["orders"]] if record["rival"] else [])]
+        if stops and all(each["evict"] != "clients" for each in orders):
+            yield f"stopped {stops} without being asked to"
+        said = " ".join([self.result["message"], *self.result.get("not_started", ()), *self.result.get("warnings", ())])
+        for unit, active in record["units"].items():
+            if expected[unit] and not active and unit not in said and self.result["how"] != "none":
+                yield f"{unit} ran before, does not now, and is not named"
+            if expected[unit] and not active and not self.trouble(unit):
+                yield f"{unit} was not started again"
+            if active and not expected[unit] and not record["units_before"][unit]:
+                yield f"{unit} did not run before, and runs now"
+
+    def trouble(self, unit: str) -> str:
+        return next(str(each["trouble"]) for each in self.case["units"] if each["name"] == unit)
+
+    # --- why it may be refused or fail ---------------------------------------------------------------------------------
+
+    def killed(self, *who: str) -> bool:
+        """Whether one of these was killed by this run's disturbances; who is at a state file is not always known."""
+        return any(each["what"] == "kill" and (each["who"] in who or each.get("on") == "file") for each in self.fired)
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Why this run may be refused: each reason with words of which the message must have one."""
+        found: dict[str, list[str]] = {}
+        if self.refusal:
+            found["impossible"] = ["cannot hold", "at most", "holds", "fit"]
+        if self.back:
+            pids = [str(h["pid"]) for h in self.record["holders"]]
+            return {"used by somebody": pids} if pids else {}
+        for gpu, target in self.targets.items():
+            if gpu < len(self.before) and not self.is_as_wanted(gpu, self.before, target):
+                found.update(self.reasons_of(gpu, target))
+        if self.record["orders"]["evict"] == "clients":
+            stubborn = [each["name"] for each in self.case["units"] if each["trouble"] == "stop"]
+            if stubborn:
+                found["a client that does not stop"] = stubborn
+        return found
+
+    def reasons_of(self, gpu: int, target: Target) -> dict[str, list[str]]:
+        current, pending = self.before[gpu]["modes"]
+        users = self.users(gpu)
+        busy = {place: pids for place, pids in users.items() if place is not None}
+        if current != target["on"]:
+            found = {}
+            pids = [str(pid) for each in users.values() for pid in each]
+            if pids:
+                found["in use"] = pids
+            if self.case["virtualization"] == "passthrough" and self.hw[gpu].ampere:
+                found["a reboot is needed"] = ["reboot"]
+            if not target["on"] and self.promised(gpu) and self.record["orders"]["evict"] == "none":
+                found["reserved"] = self.promised_to(gpu)
+            if pending == target["on"]:
+                found["a reset is needed"] = ["reset", *pids]
+            return found
+        if not target["on"]:
+            return {}
+        promised = self.promised(gpu)
+        if busy and not self.can_keep(gpu, target, set(busy)):
+            return {"in use": [str(pid) for pids in busy.values() for pid in pids], "reserved": self.promised_to(gpu)}
+        if promised and self.record["orders"]["evict"] == "none" and not self.can_keep(gpu, target, set(busy) | promised):
+            return {"reserved": self.promised_to(gpu)}
+        return {}
+
+    def users(self, gpu: int) -> dict[t.Any, list[int]]:
+        """Who is known to use what, by (GI, CI); None for the whole GPU. A unit that will be stopped is nobody."""
+        found: dict[t.Any, list[int]] = collections.defaultdict(list)
+        seen = {holder["pid"] for holder in self.record["holders"] if holder["seen"]}
+        mine = {holder["pid"] for holder in self.record["holders"]}
+        evict = self.record["orders"]["evict"] == "clients"
+        for pid, _kind, gi, ci in self.before[gpu]["holders"]:
+            is_unit = pid not in mine
+            if (pid in seen or is_unit) and not (is_unit and evict and self.unit_goes()):
+                found[None if gi is None else (gi, ci)].append(pid)
+        return found
+
+    def unit_goes(self) -> bool:
+        """Whether all units may be stopped for any kind of change; else one may stay, and that is a reason."""
+        return all(len(each["kinds"]) == 3 for each in self.case["units"])
+
+    def promised(self, gpu: int) -> set[tuple[int, int]]:
+        return {(p["gi"], p["ci"]) for p in self.record["promises"] if p["gpu"] == gpu and there(self.before, gpu, p["gi"], p["ci"])}
+
+    def promised_to(self, gpu: int) -> list[str]:
+        return [p["holder"] for p in self.record["promises"] if p["gpu"] == gpu]
+
+    def can_keep(self, gpu: int, target: Target, places: t.Collection[tuple[int, t.Optional[int]]]) -> bool:
+        """Whether these compute instances, by (GI, CI), can all stay where they are."""
+        ids, inner = self.before[gpu]["ids"], self.before[gpu]["compute_ids"]
+        kept: dict[tuple[str, int, int], list[tuple[int, int, int]]] = {}
+        for gi, ci in places:
+            if gi in ids:
+                here = kept.setdefault(ids[gi], [])
+                here += [inner[gi, ci]] if ci is not None else [inner[key] for key in inner if key[0] == gi]
+        return keeps(self.hw[gpu], target, tuple((place, tuple(sorted(set(c)))) for place, c in sorted(kept.items())))
+
+    def about_promises(self) -> t.Iterator[str]:
+        """No more promises were broken than any solution breaks."""
+        for gpu, target in self.wish.items():
+            promised = self.promised(gpu)
+            broken = {p for p in promised if not there(self.after, gpu, *p)}
+            if not broken or not target["on"] or self.before[gpu]["modes"] != (True, True):
+                continue
+            busy = {place for place in self.users(gpu) if place is not None}
+            for number in range(len(broken)):
+                for lost in itertools.combinations(sorted(promised), number):
+                    if self.can_keep(gpu, target, (busy | promised) - set(lost)):
+                        yield f"GPU {gpu}: {sorted(broken)} were taken from those they are promised to, {lost} would do"
+                        return
+
+    def may_wait(self, gpu: int) -> bool:
+        """Whether the driver may have kept the mode of this GPU pending."""
+        held = bool(self.before[gpu]["holders"] or self.after[gpu]["holders"])
+        return held or self.case["virtualization"] == "passthrough" or self.disturbed
+
+    def reasons_to_fail(self) -> list[str]:
+        """Why a change may fail that nothing disturbed: what nobody can see beforehand."""
+        hidden = [str(h["pid"]) for h in self.record["holders"] if not h["seen"]]
+        held = [str(pid) for gpu in self.before for pid, _kind, gi, _ci in gpu["holders"] if gi is None]
+        broken = [each["name"] for each in self.case["units"] if each["trouble"]]
+        return [*hidden, *held, *broken]
+
+
+# --- layouts -----------------------------------------------------------------------------------------------------------
+
+
+def targets_of(wish: t.Optional[Record]) -> dict[int, Target]:
+    return {} if wish is None else {int(gpu): target for gpu, target in wish["expected"].items()}
+
+
+def shapes(hw: Hardware, layout: t.Mapping[t.Any, t.Any], exact: bool) -> list[t.Any]:
+    """A layout in a form that equals that of a wish which it fulfils."""
+    found = []
+    for (kind, start, size), compute in layout.items():
+        inner = sorted(shape(hw.kind(kind), each, exact) for each in compute)
+        found.append(((kind, start, size) if exact else (kind,), tuple(inner)))
+    return sorted(found)
+
+
+def shape(kind: Kind, compute: tuple[int, int, int], exact: bool) -> tuple[t.Any, ...]:
+    """A compute instance: what fills its GPU instance is asked for as that, whichever kind of it there is."""
+    number, start, size = compute
+    profile = next(each for each in kind.compute if each.id == number)
+    if profile.slices == kind.slices:
+        return (profile.slices,)
+    if profile.special:
+        return (profile.slices, "special", number)
+    return (profile.slices, start, size) if exact else (profile.slices,)
+
+
+def wanted_shapes(hw: Hardware, target: Target) -> list[t.Any]:
+    if target["exact"]:
+        return shapes(hw, {(i.kind, i.start, i.size): i.compute for i in from_data(target["instances"])}, True)
+    return sorted(((kind,), tuple((each,) for each in sorted(slices))) for kind, slices in target["instances"])
+
+
+def keeps(hw: Hardware, target: Target, kept: tuple[t.Any, ...]) -> bool:
+    """Whether a wish can be fulfilled with these GPU instances, and these compute instances in them, left as they are."""
+    if target["exact"]:
+        wanted = {(i.kind, i.start, i.size): set(i.compute) for i in from_data(target["instances"])}
+        return all(place in wanted and set(compute) <= wanted[place] for place, compute in kept)
+    return seat(hw, kept, tuple((kind, tuple(sorted(slices))) for kind, slices in target["instances"]), ())
+
+
+@functools.lru_cache(maxsize=4096)
+def seat(hw: Hardware, kept: tuple[t.Any, ...], wanted: tuple[t.Any, ...], fixed: tuple[t.Any, ...]) -> bool:
+    """Give each kept GPU instance one of the wanted ones, in every way, until the rest can be placed around them."""
+    if not kept:
+        return fits(hw, tuple(sorted(kind for kind, _slices in wanted)), tuple(sorted(fixed)))
+    place, compute = kept[0]
+    kind = hw.kind(place[0])
+    for index, (name, slices) in enumerate(wanted):
+        if name == place[0] and can_complete(hw, kind, slices, compute):
+            rest = wanted[:index] + wanted[index + 1 :]
+            if seat(hw, kept[1:], rest, (*fixed, place)):
+                return True
+    return False
+
+
+def can_complete(hw: Hardware, kind: Kind, slices: tuple[int, ...], compute: tuple[t.Any, ...]) -> bool:
+    """Whether a GPU instance can get compute instances of these sizes while the given ones stay."""
+    missing = list(slices)
+    for number, _start, _size in compute:
+        profile = next(each for each in kind.compute if each.id == number)
+        if profile.slices not in missing or (profile.special and profile.slices != kind.slices):
+            return False
+        missing.remove(profile.slices)
+    plain = [kind.plain(each) for each in missing]
+    return None not in plain and compute_fits(hw, kind, tuple(each.id for each in plain if each), tuple(compute))
+
+
+def is_same_layout(dump: Record, gpu: Gpu) -> bool:
+    """Whether a layout in a file is that of a snapshot: mode, GPU instances, starts and number of compute instances."""
+    if dump.get("mig_current") != gpu["modes"][0]:
+        return False
+    saved = {}
+    for each in dump.get("instances", ()):
+        place = each["placement"]
+        compute = [(c["profile_id"], c["placement"]["start"]) for c in each["compute_instances"]]
+        saved[each["profile"], place["start"], place["size"]] = sorted(compute)
+    return saved == {place: sorted(c[:2] for c in compute) for place, compute in gpu["layout"].items()}
+
+
+def there(snapshot: t.Sequence[Gpu], gpu: int, gi: t.Optional[int], ci: t.Optional[int]) -> bool:
+    if gi is None:
+        return True
+    return gi in snapshot[gpu]["ids"] if ci is None else (gi, ci) in snapshot[gpu]["compute_ids"]
+
+
+def in_words(place: tuple[str, int, int]) -> str:
+    kind, start, size = place
+    return f"{kind} at {start}:{size}"
+
+
+# --- calls and faults --------------------------------------------------------------------------------------------------
+
+
+def place_in(call: Record) -> tuple[int, int]:
+    """The place that a create call asked for: ``profile=9 start=4 size=4``."""
+    words = dict(word.split("=") for word in call["detail"].split())
+    return int(words["start"]), int(words["size"])
+
+
+def fault_seen(each: Record, record: Record) -> bool:
+    """Whether a fault that the simulator does by itself has come: it has seen as many calls as it waits for."""
+    if each["what"] not in ("error", "hang") and "store" not in each:
+        return False
+    for text in record["faults"]:
+        words = dict(word.split("=", 1) for word in text.split() if "=" in word)
+        same = words.get("function") == each["on"] and words.get("nth") == str(each.get("nth"))
+        if same and words.get("when") == each["when"] and int(words["seen"]) >= each["nth"]:
+            return True
+    return False
+
+
+def succeeded(result: Record) -> bool:
+    if result["how"] == "converged":
+        return True
+    waits = result.get("reset_required") or result.get("reboot_required")
+    return result["how"] == "outcome" and not result["message"] and not waits
+
+
+__all__ = ["Instance", "Verdict", "branch_of", "judge"]
