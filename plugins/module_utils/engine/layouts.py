@@ -47,6 +47,7 @@ import typing as t
 
 from . import configs
 from . import profiles as names
+from .catalog import profiles_of
 from .model import (
     ComputeInstance,
     ComputeWish,
@@ -168,6 +169,7 @@ def load(data: Layout, gpu: t.Optional[Gpu] = None) -> Gpu:
     """
     saved = _read_gpu(data, "the saved layout")
     base = Gpu(index=0 if saved.number is None else saved.number) if gpu is None else gpu
+    offered = profiles_of(base) or ()
     return base._replace(
         uuid=saved.uuid or base.uuid,
         pci_bus_id=saved.pci_bus_id or base.pci_bus_id,
@@ -175,7 +177,7 @@ def load(data: Layout, gpu: t.Optional[Gpu] = None) -> Gpu:
         mig_capable=base.mig_capable if saved.capable is None else saved.capable,
         mode_current=saved.current,
         mode_pending=saved.current if saved.pending is None else saved.pending,
-        instances=tuple(_loaded(each, base.profiles or (), saved) for each in saved.instances or ()),
+        instances=tuple(_loaded(each, offered, saved) for each in saved.instances or ()),
         processes=(),
         reservations=(),
         problems=(),
@@ -346,7 +348,9 @@ def _instance_wish(gpu: Gpu, offered: tuple[Profile, ...], saved: _Saved, instan
             f"does not offer {_plain(str(instance))}{_id_in_words(instance)}, which {saved} has; it offers"
             f" {', '.join(f'{each.name} (id {each.id})' for each in offered)}",
         )
-    return InstanceWish(profile, tuple(_compute_wish(profile, ci) for ci in instance.compute), instance.placement)
+    # In the order of their numbers, which is the order in which they came.
+    compute = sorted(instance.compute, key=lambda ci: (ci.id is None, ci.id))
+    return InstanceWish(profile, tuple(_compute_wish(profile, ci) for ci in compute), instance.placement)
 
 
 def _id_in_words(instance: _Instance) -> str:

@@ -94,7 +94,7 @@ class Cost(t.NamedTuple):
 
 
 class _Regrouping(t.NamedTuple):
-    """How the CIs of one GI become the wanted ones. ``created`` have no id yet."""
+    """How the CIs of one GI become the wanted ones. ``created`` have no id yet, and are in the order of creation."""
 
     kept: tuple[ComputeInstance, ...]
     destroyed: tuple[ComputeInstance, ...]
@@ -347,7 +347,7 @@ def _groups(gpu: Gpu, wish: GpuWish) -> list[_Group]:
     alike: dict[tuple[t.Any, ...], list[InstanceWish]] = {}
     for each in wish.instances:
         compute = tuple(sorted(each.compute, key=_compute_wish_order))
-        alike.setdefault((each.profile.id, each.placement, compute), []).append(each._replace(compute=compute))
+        alike.setdefault((each.profile.id, each.placement, compute), []).append(each)
     groups = [_Group(len(equal), tuple(_seats(gpu, equal[0]))) for equal in alike.values()]
     return sorted(groups, key=lambda group: len(group.seats))
 
@@ -417,22 +417,33 @@ def _regrouping(
 
     Busy CIs destroyed count first, then reserved ones, then all; the writes follow from their number. Among equals, the
     new CIs get the places that ``compute_placements`` names first, and the kept ones are those furthest to the left.
+
+    New ones come from left to right, but those of an exact layout in its order: the driver numbers them as they come,
+    and with equal numbers they have equal UUIDs again.
     """
+    sought = tuple(sorted(wishes, key=_compute_wish_order))
     best: t.Optional[tuple[tuple[t.Any, ...], _Regrouping]] = None
     for kept in _subsets(tuple(sorted(existing, key=_start))):
         destroyed = tuple(ci for ci in existing if ci not in kept)
         loss = _loss(destroyed)
         if best is not None and loss > best[0][0]:
             continue
-        missing = _missing(kept, wishes)
+        missing = _missing(kept, sought)
         created = None if missing is None else _place_compute(gpu, profile, kept, missing)
         if created is None:
             continue
         ranks = tuple(rank for rank, _ci in created)
         order = (loss, ranks, tuple(map(_start, kept)))
         if best is None or order < best[0]:
-            best = order, _Regrouping(kept, destroyed, tuple(ci for _rank, ci in created))
+            in_order = tuple(sorted((ci for _rank, ci in created), key=lambda ci: (_turn(ci, wishes), _start(ci))))
+            best = order, _Regrouping(kept, destroyed, in_order)
     return best[1] if best else None
+
+
+def _turn(ci: ComputeInstance, wishes: tuple[ComputeWish, ...]) -> int:
+    """Which of the wishes wants this CI in this place; those that want it anywhere come last."""
+    exact = ComputeWish(ci.slices, ci.placement, ci.variant)
+    return wishes.index(exact) if exact in wishes else len(wishes)
 
 
 def _subsets(cis: tuple[ComputeInstance, ...]) -> t.Iterator[tuple[ComputeInstance, ...]]:
@@ -553,7 +564,7 @@ def _create_steps(gpu: Gpu, layout: _Layout) -> t.Iterator[Step]:
                 placement=seat.placement,
                 name=seat.profile.name,
             )
-        for ci in sorted(seat.regrouping.created, key=_start):
+        for ci in seat.regrouping.created:
             yield Step(
                 "create_ci",
                 gpu.index,

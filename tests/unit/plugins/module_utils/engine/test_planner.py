@@ -602,6 +602,16 @@ def test_a_variant_without_place_gets_the_one_it_has() -> None:
     assert plan_gpu(boards.gpu(H100), GpuWish(True, (wide,))).steps[-1].compute_placement == Placement(0, 2)
 
 
+@pytest.mark.parametrize("starts", list(itertools.permutations(range(3))))
+def test_compute_instances_of_an_exact_layout_come_in_its_order_and_so_get_their_numbers_again(
+    starts: tuple[int, ...],
+) -> None:
+    inside = tuple(ComputeWish(1, Placement(start, 1)) for start in starts)
+    exact = wished(A100, "3g.20gb", Placement(0, 4))._replace(compute=inside)
+    created = plan_gpu(boards.gpu(A100), GpuWish(True, (exact,))).steps[1:]
+    assert [step.compute_placement for step in created] == [Placement(start, 1) for start in starts]
+
+
 def test_a_variant_that_is_there_stays() -> None:
     gpu = boards.gpu(H100, instances=[("2g.20gb", 0, [1])])
     gi = gpu.instances[0]
