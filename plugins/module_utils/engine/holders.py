@@ -32,6 +32,7 @@ Source = t.Callable[[Node], t.Iterable[tuple[str, Reservation]]]
 
 # A GPU, and for a capability file the GI and the CI: minor of the GPU, id of the GI, id of the CI.
 _Place = tuple[int, t.Optional[int], t.Optional[int]]
+_Instance = tuple[t.Optional[int], t.Optional[int]]
 
 # Where device files are that have no number of NVIDIA's, as on simulated nodes; /run/nvidia/driver is where a driver
 # that runs in a container has its root.
@@ -237,7 +238,7 @@ class _Mounts:
         return self._types.get(mount[1]) in _WITH_DEVICES
 
     def _read(self, process: _Folder) -> None:
-        for line in process.read_if_there("mountinfo").splitlines():
+        for line in process.read_if_there("mountinfo").split("\n"):
             mount, _separator, rest = line.partition(" - ")
             self._types[mount.partition(" ")[0]] = rest.partition(" ")[0]
 
@@ -444,7 +445,7 @@ def _places(gpu: Gpu, files: t.Sequence[OpenDevice]) -> list[tuple[int, int]]:
     return found
 
 
-def _concerns(file: OpenDevice, place: tuple[int, int]) -> bool:
+def _concerns(file: OpenDevice, place: _Instance) -> bool:
     """Whether a file is one of those by which a CI is used: the GPU's, its GI's and its own."""
     gi_id, ci_id = place
     return file.gi_id in (None, gi_id) and file.ci_id in (None, ci_id)
@@ -515,21 +516,26 @@ def holdings_of(node: Node) -> tuple[Holding, ...]:
 
 
 def _by_files(opened: t.Sequence[OpenDevice]) -> tuple[Holding, ...]:
-    """What can be told by open files alone: the place that each of them is for."""
-    paths: dict[tuple[int, int, t.Optional[int], t.Optional[int]], list[str]] = {}
-    who = {each.pid: each for each in opened}
+    """What can be told by open files alone: of each process the innermost places that they are for."""
+    files_of: dict[tuple[int, int], list[OpenDevice]] = {}
     for each in opened:
-        paths.setdefault((each.pid, each.minor, each.gi_id, each.ci_id), []).append(each.path)
-    return tuple(
-        Holding(
-            None,
-            minor,
-            gi_id,
-            ci_id,
-            Process(pid, who[pid].name, None, "open", who[pid].owner, False, tuple(files), who[pid].cooperative),
-        )
-        for (pid, minor, gi_id, ci_id), files in paths.items()
-    )
+        files_of.setdefault((each.minor, each.pid), []).append(each)
+    found = []
+    for (minor, _pid), files in sorted(files_of.items()):
+        who = files[0]
+        places = dict.fromkeys((file.gi_id, file.ci_id) for file in files)
+        for gi_id, ci_id in places:
+            if any(_is_in(other, (gi_id, ci_id)) for other in places):
+                continue
+            paths = tuple(file.path for file in files if _concerns(file, (gi_id, ci_id)))
+            process = Process(who.pid, who.name, None, "open", who.owner, False, paths, who.cooperative)
+            found.append(Holding(None, minor, gi_id, ci_id, process))
+    return tuple(found)
+
+
+def _is_in(place: _Instance, other: _Instance) -> bool:
+    """Whether a place (GI id, CI id) of a GPU is inside of another one."""
+    return place != other and other in ((None, None), (place[0], None))
 
 
 def _user(uid: t.Optional[int], names: t.Mapping[int, str]) -> str:
@@ -538,7 +544,7 @@ def _user(uid: t.Optional[int], names: t.Mapping[int, str]) -> str:
 
 def _user_names(root: str) -> dict[int, str]:
     """Names of the node's own users. A directory service is not asked: where it does not answer, nor would this."""
-    fields = [line.split(":") for line in _text_of(os.path.join(root, "etc", "passwd")).splitlines()]
+    fields = [line.split(":") for line in _text_of(os.path.join(root, "etc", "passwd")).split("\n")]
     return {int(each[2]): _printable(each[0]) for each in reversed(fields) if len(each) > 2 and each[2].isdigit()}
 
 
