@@ -305,10 +305,10 @@ def _is_for(untold: t.Optional[Result], wanted: Wanted) -> bool:
 
 def _prediction(task: _Task, unfinished: t.Optional[Result]) -> Result:
     """What a real run would answer: from the plan that it would make, and refused where it would refuse."""
-    from .engine import worker
+    from .engine import foresight
 
     node = reading.observe(task.opener, task.orders, with_holders=True)
-    foreseen = worker.foresee(task.places, node, task.job)
+    foreseen = foresight.foresee(task.places, node, task.job)
     recovered = {**(unfinished or {}), "direction": foreseen.recovered}
     result: Result = {"recovered": recovered} if foreseen.recovered else {}
     wanted = foreseen.wanted or Wanted("", "unfinished", {})
@@ -669,11 +669,11 @@ def reset(module: AnsibleModule) -> Result:
 
 def _foreseen_reset(task: _Task, job: Job, indices: t.Sequence[int]) -> Result:
     """What a real run would answer, refused where it would refuse."""
+    from .engine import foresight
     from .engine import reset as resets
-    from .engine import worker
 
     node = reading.observe(task.opener, task.orders, with_holders=True)
-    plan = worker.foresee(task.places, node, job).plan
+    plan = foresight.foresee(task.places, node, job).plan
     after = _as_planned(node, plan) if plan else node
     after = after._replace(gpus=tuple(resets.foreseen(gpu) if gpu.index in indices else gpu for gpu in after.gpus))
     said = f"would reset {_indices(indices)}" if indices else "would finish the change that is not finished"
