@@ -299,32 +299,29 @@ def start_all(
         try:
             _start(unit, manager, timeout)
         except MigError as error:
-            sentences.append(str(error))
+            sentences.append(f"{unit} ran before and does not run again: {error}")
     return tuple(sentences)
 
 
 def _start(unit: str, manager: Manager, timeout: float) -> None:
+    """Raises ClientError with the reason why the unit does not run."""
     state = manager.state(unit)
     if state.active == "active":
         return
     if state.load != "loaded":
-        raise ClientError(
-            f"{unit} ran before and is {_line(state.load)} now, so it was not started again. Start it yourself when it"
-            " may run.",
-            unit=unit,
-        )
+        raise ClientError(f"it is {_line(state.load)} now. Start it yourself when it may run.", unit=unit)
     problem = ""
     try:
         manager.start(unit, timeout)
     except ClientError as error:
-        problem = f": {str(error).rstrip('.')}"
+        problem = f" ({str(error).rstrip('.')})"
     state = manager.state(unit)
     if problem or not _runs_or_has_run(state):
         result = f", {_line(state.result)}" if state.result not in ("", "success") else ""
         queued = ", and systemd has yet to start it" if state.queued else ""
         raise ClientError(
-            f"{unit} ran before and does not run again (it is {_line(state.active)}{result}{queued}){problem}."
-            f" Look into 'journalctl -u {unit}', and start it with 'systemctl start {unit}'.",
+            f"it is {_line(state.active)}{result}{queued}{problem}. Look into 'journalctl -u {unit}', and start it with"
+            f" 'systemctl start {unit}'.",
             unit=unit,
         )
 
@@ -369,7 +366,8 @@ class Systemd:
         self._settle = settle
 
     def state(self, unit: str) -> UnitState:
-        answer = _systemctl("show", f"--property={','.join(_PROPERTIES)}", "--", unit)
+        late = f"systemd does not tell how {unit} is. See whether 'systemctl status' answers on this node."
+        answer = _systemctl("show", f"--property={','.join(_PROPERTIES)}", "--", unit, late=late)
         values = dict(line.split("=", 1) for line in answer.out.splitlines() if "=" in line)
         if answer.code != 0 or not values.get("Id"):
             raise ClientError(f"systemctl cannot show {unit}: {answer.said}.", unit=unit)
@@ -440,7 +438,7 @@ def arm(places: Places, txid: str, seconds: float, command: t.Sequence[str], man
             "--quiet",
             "--no-ask-password",
             f"--unit={_dead_man(txid)}",
-            f"--description=Heals the change {txid} of the GPUs, recorded in {places.state}, if it is left unfinished",
+            f"--description=Starts what the change {txid} of the GPUs stopped, as recorded in {places.state}",
             f"--on-active={max(1, round(seconds))}s",
             "--timer-property=AccuracySec=1s",
             "--",
@@ -466,7 +464,7 @@ def disarm(txid: str, root: str = "/") -> str:
         problem = answer.said if answer.code != 0 and Systemd().state(timer).up else ""
     except ClientError as error:
         problem = str(error).rstrip(".")
-    return f"{timer} could not be stopped: {problem}. It does no harm: it finds nothing to heal." if problem else ""
+    return f"{timer} could not be stopped: {problem}. Stop it with 'systemctl stop {timer}'." if problem else ""
 
 
 def _dead_man(txid: str) -> str:
@@ -544,16 +542,17 @@ class _Answer(t.NamedTuple):
         return _line(self.err or self.out).rstrip(".") or f"it ended with {self.code} and said nothing"
 
 
-def _systemctl(verb: str, *words: str, seconds: float = _ANSWER_SECONDS, late: str = "") -> _Answer:
+def _systemctl(verb: str, *words: str, seconds: t.Optional[float] = None, late: str = "") -> _Answer:
     return _run("systemctl", "--no-pager", "--no-ask-password", verb, *words, seconds=seconds, late=late)
 
 
-def _run(program: str, *words: str, seconds: float = _ANSWER_SECONDS, late: str = "") -> _Answer:
+def _run(program: str, *words: str, seconds: t.Optional[float] = None, late: str = "") -> _Answer:
     """Run a command without a shell.
 
     Raises ClientError when it is missing, and when it is not back in time, after it was ended with all that it
     started; ``late`` is what to say then.
     """
+    allowed = _ANSWER_SECONDS if seconds is None else seconds
     path = f"{os.environ.get('PATH', '')}:{_STANDARD_PATH}".lstrip(":")
     found = shutil.which(program, path=path)
     if found is None:
@@ -570,10 +569,10 @@ def _run(program: str, *words: str, seconds: float = _ANSWER_SECONDS, late: str 
     except (OSError, ValueError) as error:
         raise ClientError(f"{program} could not be run: {error}.") from error
     try:
-        out, err = process.communicate(timeout=seconds)
+        out, err = process.communicate(timeout=allowed)
     except subprocess.TimeoutExpired:
         _end(process)
-        raise ClientError(late or f"systemd did not answer {program} within {seconds:g} s.") from None
+        raise ClientError(late or f"systemd did not answer {program} within {allowed:g} s.") from None
     return _Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 

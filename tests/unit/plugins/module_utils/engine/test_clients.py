@@ -366,8 +366,8 @@ def test_every_client_is_tried_although_one_does_not_start(fake, systemd):
     fake.unit(DCGM, "inactive")
     (sentence,) = clients.start_all((NVSM, EXPORTER, DCGM), systemd, 20)
     assert sentence == (
-        "dcgm-exporter.service ran before and does not run again (it is failed, exit-code): Job for"
-        " dcgm-exporter.service failed.; See ? the journal. Look into 'journalctl -u dcgm-exporter.service', and start"
+        "dcgm-exporter.service ran before and does not run again: it is failed, exit-code (Job for"
+        " dcgm-exporter.service failed.; See ? the journal). Look into 'journalctl -u dcgm-exporter.service', and start"
         " it with 'systemctl start dcgm-exporter.service'."
     )
     assert fake.active() == {NVSM, DCGM}
@@ -376,9 +376,9 @@ def test_every_client_is_tried_although_one_does_not_start(fake, systemd):
 def test_a_client_masked_or_removed_meanwhile_is_told_and_not_started(fake, systemd):
     fake.unit(DCGM, "inactive", LoadState="masked")
     sentences = clients.start_all((DCGM, "gone.service"), systemd, 20)
-    assert [sentence.split(",")[0] for sentence in sentences] == [
-        "gone.service ran before and is not-found now",
-        "nvidia-dcgm.service ran before and is masked now",
+    assert [sentence.split(". ")[0] for sentence in sentences] == [
+        "gone.service ran before and does not run again: it is not-found now",
+        "nvidia-dcgm.service ran before and does not run again: it is masked now",
     ]
     assert not fake.calls("start")
 
@@ -398,7 +398,7 @@ def test_a_client_that_waits_to_be_restarted_does_not_run_yet(fake, systemd):
 def test_a_client_that_does_not_start_in_time_is_told(fake, systemd):
     fake.unit(DCGM, "inactive", start={"hang": True})
     (sentence,) = clients.start_all((DCGM,), systemd, 0.5)
-    assert "(it is activating): it did not start within 0.5 s" in sentence
+    assert "it is activating (it did not start within 0.5 s)" in sentence
     pids = (fake.folder / "hanging").read_text().split()
     eventually(lambda: not any(map(is_running, pids)))
 
@@ -436,8 +436,17 @@ def test_a_systemd_that_does_not_answer_is_given_up(fake, systemd, monkeypatch):
     monkeypatch.setattr(clients, "_ANSWER_SECONDS", 0.5)
     fake.unit(DCGM)
     fake.set(systemctl={"hang": True})
-    with pytest.raises(ClientError, match="systemd did not answer systemctl"):
-        clients._systemctl("show", "--property=Id", "--", DCGM, seconds=0.5)
+    with pytest.raises(ClientError, match="systemd does not tell how nvidia-dcgm.service is"):
+        chosen(systemd, DCGM)
+    pids = (fake.folder / "hanging").read_text().split()
+    eventually(lambda: not any(map(is_running, pids)))
+
+
+def test_every_client_is_named_that_a_silent_systemd_does_not_start(fake, systemd, monkeypatch):
+    monkeypatch.setattr(clients, "_ANSWER_SECONDS", 0.3)
+    fake.set(systemctl={"hang": True})
+    sentences = clients.start_all((EXPORTER, DCGM), systemd, 20)
+    assert [sentence.split()[0] for sentence in sentences] == [DCGM, EXPORTER]
 
 
 def test_a_systemctl_that_cannot_show_a_unit_is_quoted(fake, systemd):
