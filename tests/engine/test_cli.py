@@ -125,7 +125,7 @@ def test_status_shows_layouts_as_pictures_and_what_the_next_boot_restores(instal
 
 def test_status_of_a_node_that_was_never_changed(install):
     ran = command(install(), "status")
-    assert (ran.status, ran.out.splitlines()[-1]) == (cli.OK, "Next boot: nothing is remembered")
+    assert (ran.status, ran.out.splitlines()[-1]) == (cli.OK, "Next boot: nothing is remembered.")
 
 
 def test_status_has_stable_keys_as_json_before_and_after_the_word(install):
@@ -531,6 +531,15 @@ def test_a_result_that_was_printed_is_not_kept_for_others(install):
     destroy_everything(installed)
     command(installed, "restore")
     assert state.read_result(installed.places) is None
+
+
+def test_a_layout_that_is_there_already_is_remembered_for_the_next_boot(install, tmp_path):
+    installed = install("all-1g.5gb")
+    saved = command(installed, "status", "--json").out
+    Path(installed.places.state, "wanted.json").unlink()
+    ran = command(installed, "restore", "-", stdin=saved)
+    assert "nothing had to be changed, and it is remembered for the next boot now." in ran.out
+    assert command(installed, "verify").status == cli.OK
 
 
 def test_records_say_who_did_it(install):

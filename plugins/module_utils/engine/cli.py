@@ -202,7 +202,7 @@ def _status_lines(report: Report) -> list[str]:
 
 def _next_boot_in_words(report: Report) -> str:
     if report["wanted"] is None:
-        return "nothing is remembered" if report["persisted"] == "absent" else "cannot tell what is remembered"
+        return "nothing is remembered." if report["persisted"] == "absent" else "cannot tell what is remembered."
     now = {
         "match": "which the GPUs have now",
         "differ": "and the GPUs are not like that now; 'gpufleet-mig verify' says in what",
@@ -366,6 +366,8 @@ def _judgement(outcome: Outcome, done: str, changed: int) -> tuple[int, str, str
             return RESET_OR_REBOOT, "pending", f"{_waiting_in_words(outcome)}, then run this again."
         if outcome.changed:
             return OK, "changed", f"{done}: {counted(changed, 'GPU')} changed."
+        if outcome.remembered:
+            return OK, "remembered", f"{done}: nothing had to be changed, and it is remembered for the next boot now."
         return OK, "unchanged", f"{done}: nothing had to be changed."
     said = str(outcome.error)
     if outcome.error.details.get("error") == "NO_ANSWER":

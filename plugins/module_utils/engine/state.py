@@ -79,8 +79,8 @@ class Journal(t.NamedTuple):
 
     ``before`` are dumps (layouts.dump) of all MIG-capable GPUs, ``target`` those of the GPUs that the wish covers as
     they were planned. ``steps`` are all planned writes: what they would create may exist and is then ours. ``clients``
-    are units that ran and were to be stopped, in the order of stopping; they start in reverse. ``gpus`` have steps. ``drm`` says that nvidia_drm was
-    loaded and was to be unloaded meanwhile.
+    are units that ran and were to be stopped, in the order of stopping; they start in reverse. ``gpus`` have steps.
+    ``drm`` says that the kernel module nvidia_drm was loaded and was to be unloaded meanwhile.
     """
 
     txid: str
@@ -177,7 +177,7 @@ def read_journal(places: Places) -> t.Optional[Journal]:
             steps=tuple(_step(step) for step in _mappings(data, "steps")),
             clients=_texts(data, "clients"),
             gpus=_numbers(data, "gpus"),
-            drm=data.get("drm") is True,
+            drm=_flag(data, "drm"),
         )
 
 
@@ -278,9 +278,7 @@ class _Form(t.NamedTuple):
 
 def _form(dump: Record) -> _Form:
     """Raises ValueError for a dump that is not one."""
-    mode = dump.get("mig_current")
-    if mode is not None and not isinstance(mode, bool):
-        raise ValueError("mig_current is not a boolean")
+    mode = None if dump.get("mig_current") is None else _flag(dump, "mig_current")
     instances = _instances_form(dump) if "instances" in dump else None
     return _Form("/".join(sorted(_identities(dump))), mode, instances)
 
@@ -509,7 +507,7 @@ def _wait_for_lock(places: Places, timeout: float, watch: t.Optional[Watch]) -> 
 
 def _open_lock(path: str) -> int:
     with _writing(path):
-        _our_folder(os.path.dirname(path))
+        our_folder(os.path.dirname(path))
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
@@ -624,7 +622,7 @@ def _write(path: str, data: Record, keep_as: t.Optional[str] = None) -> None:
     folder, name = os.path.split(path)
     new = os.path.join(folder, f".{name}.new")
     with _writing(path):
-        _our_folder(folder)
+        our_folder(folder)
         _unlink(new)
         try:
             _create(new, content)
@@ -665,7 +663,7 @@ def _unlink(path: str) -> bool:
     return True
 
 
-def _our_folder(folder: str) -> None:
+def our_folder(folder: str) -> None:
     """Make a folder that only we may enter, where there is none. Raises StateError for one that is not ours alone."""
     _make_folder(folder)
     _require_ours(folder)
@@ -766,6 +764,13 @@ def _txid(data: Record) -> str:
     return value
 
 
+def _flag(data: Record, key: str) -> bool:
+    value = data.get(key)
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} is not a boolean")
+    return value
+
+
 def _number(data: Record, key: str) -> int:
     value = data.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -812,9 +817,7 @@ def _step_record(step: Step) -> Record:
 
 
 def _step(record: Record) -> Step:
-    enabled = record.get("enabled")
-    if enabled is not None and not isinstance(enabled, bool):
-        raise ValueError("enabled of a step is not a boolean")
+    enabled = None if record.get("enabled") is None else _flag(record, "enabled")
     numbers = {key: _number(record, key) for key in _STEP_NUMBERS if record.get(key) is not None}
     placements = {key: _placement(record[key]) for key in _STEP_PLACEMENTS if record.get(key) is not None}
     texts = {key: _text(record, key) for key in _STEP_TEXTS if key in record}

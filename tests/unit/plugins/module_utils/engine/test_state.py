@@ -197,6 +197,7 @@ def test_a_file_of_another_version_is_neither_guessed_at_nor_removed(places, nam
         ("txid", "../../etc/passwd", "txid is not one"),
         ("txid", 5, "txid is not text"),
         ("who", None, "who is not text"),
+        ("drm", 1, "drm is not a boolean"),
         ("gpus", [0, True], "gpus is not a list of numbers"),
         ("gpus", "01", "gpus is not a list of numbers"),
         ("clients", [1], "clients is not a list of texts"),
@@ -205,7 +206,7 @@ def test_a_file_of_another_version_is_neither_guessed_at_nor_removed(places, nam
         ("steps", [{"name": ""}], "kind is not text"),
         ("steps", [{"kind": "create_gi", "name": "", "gpu": "0"}], "gpu is not a number"),
         ("steps", [{"kind": "create_gi", "name": "", "gpu": 0, "placement": [0, 1]}], "a placement is not a mapping"),
-        ("steps", [{"kind": "set_mode", "name": "", "gpu": 0, "enabled": 1}], "enabled of a step is not a boolean"),
+        ("steps", [{"kind": "set_mode", "name": "", "gpu": 0, "enabled": 1}], "enabled is not a boolean"),
     ],
 )
 def test_a_value_of_the_journal_that_is_not_what_it_must_be_is_named(places, key, value, words):
