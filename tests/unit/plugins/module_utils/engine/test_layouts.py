@@ -34,9 +34,9 @@ LOST = Problem("nvmlDeviceGetMigMode", "GPU_IS_LOST", "power-cycle the node")
 SAVED = boards.gpu(A100, instances=[("3g.20gb", 4, [1, 2]), ("2g.10gb", 2, []), ("1g.5gb", 0)])
 
 
-def saved(gpu: Gpu = SAVED, /, **fields: t.Any) -> layouts.Layout:
+def saved(of: Gpu = SAVED, /, **fields: t.Any) -> layouts.Layout:
     """A layout as it comes back from a file, with other values in some fields; ... leaves a field out."""
-    data = {**json.loads(json.dumps(layouts.dump(gpu))), **fields}
+    data = {**json.loads(json.dumps(layouts.dump(of))), **fields}
     return {key: value for key, value in data.items() if value is not ...}
 
 
