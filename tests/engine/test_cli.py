@@ -191,7 +191,7 @@ def test_status_without_privilege_says_all_it_can_and_what_it_cannot(make_shared
     said = ran.out.replace("\n", " ")
     assert ran.status == cli.CANNOT_TELL
     assert "driver 580.95.05, 1 GPU " in said
-    assert "Next boot: cannot tell what is remembered" in said
+    assert "Next boot: cannot tell what is remembered." in said
     assert f"Could not be read: {folder}/wanted.json is readable by root only: run as root" in said
     assert node.simulator.writes() == []
 
@@ -211,6 +211,14 @@ def test_status_without_a_driver_still_says_what_is_remembered(install):
     assert "Next boot: all-1g.5gb (generated)" in ran.out
     assert "and it cannot be told whether the GPUs are like that now" in ran.out
     assert "load the kernel module with 'modprobe nvidia'" in ran.out
+
+
+def test_status_of_a_new_node_without_a_driver(install):
+    installed = install()
+    installed.simulator.fault("nvmlInit", code="DRIVER_NOT_LOADED")
+    lines = command(installed, "status").out.splitlines()
+    assert lines[0].endswith(": no driver answers")
+    assert lines[1] == "Next boot: nothing is remembered."
 
 
 def test_status_of_a_driver_that_hangs_comes_back(install):

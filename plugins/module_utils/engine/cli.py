@@ -147,19 +147,20 @@ def _status(places: state.Places, options: argparse.Namespace) -> Answer:
     """As much as this user may know; what could not be read is said, and makes the exit status 6."""
     unreadable: list[str] = []
 
-    def attempt(read: t.Callable[[], _T]) -> t.Optional[_T]:
+    def attempt(read: t.Callable[[], _T], otherwise: _T) -> _T:
         try:
             return read()
         except MigError as error:
             unreadable.append(str(error))
-            return None
+            return otherwise
 
-    node = attempt(lambda: _read(places, options))
-    wanted = attempt(lambda: state.read_wanted(places))
-    previous = attempt(lambda: state.read_previous(places))
-    lease = attempt(lambda: state.read_lease(places))
-    attempt(lambda: state.read_journal(places))
-    attempt(lambda: state.holder(places))
+    node = attempt(lambda: _read(places, options), None)
+    nothing_known: tuple[str, t.Optional[state.Persisted]] = ("unknown", None)
+    persisted, wanted = attempt(lambda: _remembered(places, node), nothing_known)
+    previous = attempt(lambda: state.read_previous(places), None)
+    lease = attempt(lambda: state.read_lease(places), None)
+    attempt(lambda: state.read_journal(places), None)
+    attempt(lambda: state.holder(places), None)
     progress = state.in_progress(places)
     if progress is not None and "unreadable" in progress:
         progress = None
@@ -169,7 +170,7 @@ def _status(places: state.Places, options: argparse.Namespace) -> Answer:
         "host": os.uname().nodename,
         "driver_version": node.driver_version if node else "",
         "gpus": [_gpu_report(gpu) for gpu in gpus],
-        "persisted": "unknown" if node is None or unreadable else state.persisted_verdict(wanted, node),
+        "persisted": persisted,
         "wanted": _about(wanted),
         "previous": _about(previous),
         "in_progress": progress,
@@ -179,10 +180,18 @@ def _status(places: state.Places, options: argparse.Namespace) -> Answer:
     return Answer(CANNOT_TELL if unreadable else OK, report, _status_lines(report))
 
 
+def _remembered(places: state.Places, node: t.Optional[Node]) -> tuple[str, t.Optional[state.Persisted]]:
+    """Whether the node is as remembered, and what is. ``unknown`` where that cannot be told."""
+    wanted = state.read_wanted(places)
+    if wanted is not None and (node is None or any(gpu.problems for gpu in node.gpus)):
+        return "unknown", wanted
+    return state.persisted_verdict(wanted, node or Node(())), wanted
+
+
 def _status_lines(report: Report) -> list[str]:
-    version = f"driver {report['driver_version']}, " if report["driver_version"] else ""
     pictures = [gpu["layout"] for gpu in report["gpus"]]
-    lines = [f"{report['host']}: {version}{counted(len(pictures), 'GPU')}", *pictures]
+    driver_in_words = f"driver {report['driver_version']}, {counted(len(pictures), 'GPU')}"
+    lines = [f"{report['host']}: {driver_in_words if report['driver_version'] else 'no driver answers'}", *pictures]
     lines += [f"GPU {gpu['index']}: {_pending_in_words(gpu)}" for gpu in report["gpus"] if _is_pending(gpu)]
     lines.append(f"Next boot: {_next_boot_in_words(report)}")
     if report["previous"]:
