@@ -422,17 +422,17 @@ class Systemd:
 # --- what outlives a change ----------------------------------------------------------------------------------------
 
 
-def arm(places: Places, txid: str, seconds: float, command: t.Sequence[str], manager: Manager) -> str:
-    """Have systemd run ``command`` (absolute path first) in so many seconds, unless ``disarm`` comes before.
+def arm(places: Places, txid: str, seconds: float, units: t.Sequence[str], manager: Manager) -> str:
+    """Have systemd start ``units`` (in stop order) in so many seconds, unless ``disarm`` comes before.
 
-    It is for the case that nobody is left who starts the clients again. Returns a sentence if that could not be set
-    up, else nothing. Without systemd there is no client either.
+    It is for the case that nobody is left who starts them, so it first waits until nobody holds the lock of a change.
+    Returns a sentence if that could not be set up, else nothing. Without systemd there is no client either.
     """
     if not isinstance(manager, Systemd):
         return ""
-    # systemd replaces variables in arguments. It does not in the name of the program.
-    arguments = [word.replace("$", "$$") for word in command[1:]]
     try:
+        wait = (_found("flock"), f"{places.run}/lock")
+        start = (_found("systemctl"), "--no-block", "--no-ask-password", "start", "--", *reversed(units))
         answer = _run(
             "systemd-run",
             "--quiet",
@@ -442,8 +442,8 @@ def arm(places: Places, txid: str, seconds: float, command: t.Sequence[str], man
             f"--on-active={max(1, round(seconds))}s",
             "--timer-property=AccuracySec=1s",
             "--",
-            *command[:1],
-            *arguments,
+            # systemd replaces variables in arguments.
+            *(word.replace("$", "$$") for word in (*wait, *start)),
         )
         problem = answer.said if answer.code != 0 else ""
     except ClientError as error:
@@ -452,19 +452,18 @@ def arm(places: Places, txid: str, seconds: float, command: t.Sequence[str], man
 
 
 def disarm(txid: str, root: str = "/") -> str:
-    """Take back what ``arm`` set up, if it did. Returns a sentence if that failed.
-
-    A command that runs already is left alone: it may be the one that asks.
-    """
+    """Take back what ``arm`` set up, if it did, also while it waits for the lock. Returns a sentence if that failed."""
     if not _systemd_runs(root):
         return ""
-    timer = f"{_dead_man(txid)}.timer"
+    units = [f"{_dead_man(txid)}.{suffix}" for suffix in ("timer", "service")]
     try:
-        answer = _systemctl("stop", "--", timer)
-        problem = answer.said if answer.code != 0 and Systemd().state(timer).up else ""
+        answer = _systemctl("stop", "--", *units)
+        # Units that are not there, as is usual for one of the two, make it fail too.
+        problem = answer.said if answer.code != 0 and any(Systemd().state(unit).up for unit in units) else ""
     except ClientError as error:
         problem = str(error).rstrip(".")
-    return f"{timer} could not be stopped: {problem}. Stop it with 'systemctl stop {timer}'." if problem else ""
+    by_hand = f"'systemctl stop {' '.join(units)}'"
+    return f"The timer that starts clients could not be stopped: {problem}. Do it with {by_hand}." if problem else ""
 
 
 def _dead_man(txid: str) -> str:
@@ -553,17 +552,14 @@ def _run(program: str, *words: str, seconds: t.Optional[float] = None, late: str
     started; ``late`` is what to say then.
     """
     allowed = _ANSWER_SECONDS if seconds is None else seconds
-    path = f"{os.environ.get('PATH', '')}:{_STANDARD_PATH}".lstrip(":")
-    found = shutil.which(program, path=path)
-    if found is None:
-        raise ClientError(f"{program} was not found on this node, although systemd runs. Install it.")
+    found = _found(program)
     try:
         process = subprocess.Popen(
             [found, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={"PATH": path, "LC_ALL": "C"},
+            env={"PATH": _search_path(), "LC_ALL": "C"},
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -574,6 +570,18 @@ def _run(program: str, *words: str, seconds: t.Optional[float] = None, late: str
         _end(process)
         raise ClientError(late or f"systemd did not answer {program} within {allowed:g} s.") from None
     return _Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def _found(program: str) -> str:
+    """The absolute path of a program."""
+    found = shutil.which(program, path=_search_path())
+    if found is None:
+        raise ClientError(f"{program} was not found on this node, although systemd runs. Install it.")
+    return os.path.abspath(found)
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:{_STANDARD_PATH}".lstrip(":")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -116,12 +116,14 @@ class Program:
         if verb == "is-system-running":
             print(self.state["system"])
             return 0 if self.state["system"] == "running" else 1
-        name = self.state["aliases"].get(names[0], names[0])
+        return max(self.on_unit(verb, self.state["aliases"].get(name, name)) for name in names)
+
+    def on_unit(self, verb, name) -> int:
         unit = self.state["units"].get(name)
         if verb == "show":
             return self.show(name, unit)
         if unit is None:
-            return self.complain(f"Unit {name} not loaded.") + 4
+            return self.complain(f"Unit {name} not loaded.\n") + 4
         return {"stop": self.stop, "start": self.start, "reset-failed": self.reset_failed}[verb](name, unit)
 
     def show(self, name, unit) -> int:

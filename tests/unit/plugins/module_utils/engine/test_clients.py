@@ -475,24 +475,41 @@ def test_missing_commands_are_told(systemd, monkeypatch, tmp_path):
 
 # --- the timer and the scope ---------------------------------------------------------------------------------------
 
-PLACES = state.Places("/var/lib/gpufleet-mig", "/run/gpufleet-mig")
+PLACES = state.Places("/var/lib/gpufleet-mig", "/run/a $b")
 
 
-def test_a_timer_heals_what_was_left_unless_it_is_taken_back(fake, systemd, root):
-    command = ["/usr/local/sbin/gpufleet-mig", "recover", "--state-dir", "/a b/$HOME"]
-    assert clients.arm(PLACES, "t1", 600.4, command, systemd) == ""
+def test_a_timer_starts_what_was_stopped_when_no_change_runs_any_more_unless_it_is_taken_back(fake, systemd, root):
+    assert clients.arm(PLACES, "t1", 600.4, (EXPORTER, DCGM), systemd) == ""
     assert fake.active() == {"gpufleet-mig-deadman-t1.timer"}
     (call,) = [call for call in fake.calls() if call[0] == "systemd-run"]
     assert "--on-active=600s" in call
-    assert call[call.index("--") + 1 :] == [*command[:3], "/a b/$$HOME"]
+    flock, lock, systemctl, *words = call[call.index("--") + 1 :]
+    assert os.path.isabs(flock)
+    assert os.path.basename(flock) == "flock"
+    assert lock == "/run/a $$b/lock"
+    assert systemctl == str(fake.folder / "systemctl")
+    assert words == ["--no-block", "--no-ask-password", "start", "--", DCGM, EXPORTER]
+    assert clients.disarm("t1", root) == ""
+    assert fake.active() == set()
+
+
+def test_a_timer_whose_command_waits_for_the_lock_is_taken_back_too(fake, root):
+    fake.unit("gpufleet-mig-deadman-t1.service")
     assert clients.disarm("t1", root) == ""
     assert fake.active() == set()
 
 
 def test_a_timer_that_cannot_be_set_is_a_warning(fake, systemd):
     fake.set(**{"systemd-run": {"refuse": "Failed to start transient timer unit: \x00no"}})
-    told = clients.arm(PLACES, "t1", 600, ["/bin/true"], systemd)
+    told = clients.arm(PLACES, "t1", 600, (DCGM,), systemd)
     assert told.endswith("breaks off: Failed to start transient timer unit: ?no.")
+
+
+def test_no_timer_is_set_that_could_start_clients_in_the_middle_of_a_change(fake, systemd, monkeypatch):
+    monkeypatch.setenv("PATH", str(fake.folder))
+    monkeypatch.setattr(clients, "_STANDARD_PATH", str(fake.folder))
+    assert "flock was not found" in clients.arm(PLACES, "t1", 600, (DCGM,), systemd)
+    assert not fake.calls()
 
 
 def test_a_timer_that_is_not_there_needs_not_be_taken_back(fake, root):
@@ -500,12 +517,14 @@ def test_a_timer_that_is_not_there_needs_not_be_taken_back(fake, root):
 
 
 def test_a_timer_that_does_not_stop_is_told(fake, root):
-    fake.unit("gpufleet-mig-deadman-t1.timer", stop={"refuse": "no"})
-    assert "gpufleet-mig-deadman-t1.timer could not be stopped: no." in clients.disarm("t1", root)
+    fake.unit("gpufleet-mig-deadman-t1.timer", stop={"refuse": "no\n"})
+    told = clients.disarm("t1", root)
+    assert "could not be stopped: no; " in told
+    assert "systemctl stop gpufleet-mig-deadman-t1.timer" in told
 
 
 def test_no_timer_is_set_or_taken_back_without_systemd(fake, tmp_path):
-    assert clients.arm(PLACES, "t1", 600, ["/bin/true"], clients.NoManager()) == ""
+    assert clients.arm(PLACES, "t1", 600, (DCGM,), clients.NoManager()) == ""
     assert clients.disarm("t1", tmp_path) == ""
     assert not fake.calls()
 
