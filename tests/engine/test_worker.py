@@ -11,20 +11,21 @@ import json
 import os
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     bounded,
-    configs,
     driver,
     layouts,
     reading,
     state,
+    transaction,
     worker,
 )
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, Job, MigError, Orders
-from ansible_collections.gpufleet.mig.tests.engine.helpers import FakeManager, Installation, places
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, MigError, Orders
+from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, places
 
 OPENER = functools.partial(driver.Session, None)
 MIXED = [("2g.10gb", 0, [(0, 2)]), ("1g.5gb", 2, [(0, 1)]), ("1g.5gb", 3, [(0, 1)]), ("3g.20gb", 4, [(0, 3)])]
@@ -313,19 +314,121 @@ def test_a_saved_layout_comes_back_exactly(install):
     assert node.node.state() == before
 
 
-def test_sigterm_of_the_worker_takes_the_change_back(install):
+# --- asked to stop, and out of space --------------------------------------------------------------------------------
+
+
+def in_the_worker(node, disturb, label):
+    """Make a change in whose worker ``disturb`` runs first."""
+
+    def make():
+        work = worker._Worker.run
+
+        def disturbed(self):
+            disturb()
+            return work(self)
+
+        worker._Worker.run = disturbed
+        return worker.change(node.places, node.opener, node.job(label=label), node.manager)
+
+    return node.call(make)
+
+
+def test_who_is_asked_to_stop_before_anything_was_written_leaves_everything_as_it_was(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    node.simulator.reset_calls()
+    with pytest.raises(bounded.Interrupted):
+        in_the_worker(node, lambda: os.kill(os.getpid(), signal.SIGTERM), "all-1g.5gb")
+
+    assert node.simulator.writes() == []
+    assert state.read_journal(node.places) is None
+
+
+@pytest.mark.parametrize("after", range(1, 5))
+def test_who_is_asked_to_stop_in_the_middle_takes_the_change_back(install, after):
     node = install()
     node.change(label="all-3g.20gb")
     before = node.node.state()
 
-    def change_and_stop():
-        def resolve(now):
-            os.kill(os.getpid(), signal.SIGTERM)
-            return configs.resolve(now, label="all-1g.5gb")
+    def stop_after_some_steps():
+        done = []
+        finish = transaction._Run.finish
 
-        return worker.change(node.places, OPENER, Job(resolve, what="test"), FakeManager())
+        def count(self, step):
+            finish(self, step)
+            done.append(step)
+            if len(done) == after:
+                os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(bounded.Interrupted):
-        node.call(change_and_stop)
+        transaction._Run.finish = count
+
+    outcome = in_the_worker(node, stop_after_some_steps, "all-1g.5gb")
+
+    assert "asked to stop (SIGTERM)" in str(outcome.error)
+    assert (len(outcome.steps_done), outcome.rolled_back) == (after, True)
     assert node.node.state() == before
     assert state.read_journal(node.places) is None
+
+
+def test_a_layout_that_cannot_be_remembered_is_taken_back(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    before = node.node.state()
+
+    def fill_the_disk():
+        def full(*_arguments):
+            raise state.StateError("No space left on device.", file="wanted.json", reason="io")
+
+        state.write_wanted = full
+
+    outcome = in_the_worker(node, fill_the_disk, "all-1g.5gb")
+
+    assert "could not be remembered for the next boot" in str(outcome.error)
+    assert outcome.rolled_back is True
+    assert node.node.state() == before
+
+
+def test_a_damaged_record_is_refused_before_anything_is_touched(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    (Path(node.places.state) / "wanted.json").write_text("{")
+    node.simulator.reset_calls()
+    with pytest.raises(state.StateError, match="wanted.json"):
+        node.change(label="all-1g.5gb")
+
+    assert node.simulator.writes() == []
+
+
+def test_a_journal_that_cannot_be_written_costs_nothing(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    node.simulator.reset_calls()
+
+    def fill_the_disk():
+        def full(*_arguments):
+            raise state.StateError("No space left on device.", file="journal.json", reason="io")
+
+        state.write_journal = full
+
+    with pytest.raises(state.StateError, match="No space left"):
+        in_the_worker(node, fill_the_disk, "all-1g.5gb")
+    assert node.simulator.writes() == []
+
+
+# --- what cannot be taken back --------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_restored_is_written_down_as_a_layout_that_can_be_had_again(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    before = node.node.state()
+    # The first create fails, and so does every one on the way back.
+    node.simulator.fault("nvmlDeviceCreateGpuInstanceWithPlacement", code="INSUFFICIENT_RESOURCES")
+    outcome = node.change(label="all-1g.5gb")
+
+    assert (outcome.rolled_back, outcome.changed) == (False, True)
+    assert any("GPU instance 3g.20gb at 0:4 is gone" in sentence for sentence in outcome.missing)
+    node.simulator.clear_faults()
+    saved = json.loads(Path(outcome.recovery).read_text())
+    assert node.change(resolve=lambda now: layouts.resolve(now, saved)).error is None
+    assert node.node.state() == before

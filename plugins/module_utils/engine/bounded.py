@@ -130,6 +130,7 @@ def _be_the_child(work: t.Callable[[Watch], t.Any], seconds: float, writing: int
         signal.signal(signal.SIGTERM, watch._stop if outlive else signal.SIG_DFL)
         if outlive:
             os.setsid()
+            os.chdir("/")
         # Whoever waits for the end of the parent's output must not have to wait for this process.
         nowhere = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):

@@ -67,8 +67,9 @@ class Course(t.NamedTuple):
 
     ``replan`` resolves the wish again and plans again, for when the modes are current. ``reset`` resets GPUs, without
     it a mode that stays pending ends the run; NVML is closed while it runs. ``resets`` are GPUs that are reset whatever
-    their mode is. ``origin`` is what a failure goes back to if it is not the node as read, and ``earlier`` are the
-    writes of the unfinished change before this one. ``did`` is told of every step that is done.
+    their mode is. ``origin`` is what a failure goes back to if it is not the node as read, ``earlier`` are the writes
+    of the unfinished change before this one, and ``rebooted`` says that the node was started anew since. ``did`` is
+    told of every step that is done.
     """
 
     orders: Orders = Orders()
@@ -78,6 +79,7 @@ class Course(t.NamedTuple):
     resets: tuple[int, ...] = ()
     origin: t.Optional[Node] = None
     earlier: tuple[Step, ...] = ()
+    rebooted: bool = False
     did: t.Optional[t.Callable[[Step], None]] = None
 
 
@@ -148,7 +150,8 @@ def apply(
             raise
         error = failure if isinstance(failure, MigError) else MigError(f"{type(failure).__name__}: {failure}")
         steps = (*course.earlier, *run.started)
-        return roll_back(open_session, course.origin or before, steps, error)._replace(steps_done=tuple(run.done))
+        back = roll_back(open_session, course.origin or before, steps, error, rebooted=course.rebooted)
+        return back._replace(steps_done=tuple(run.done))
     reboot = tuple(
         index for index in waiting if waiting[index] == "reboot" or driver.mode_change_needs_reboot(before.gpus[index])
     )
@@ -243,7 +246,7 @@ class _Run:
             self._did(step)
 
 
-def _may_have_created_gi(steps: t.Sequence[Step], index: int, instance: GpuInstance) -> bool:
+def may_have_created_gi(steps: t.Sequence[Step], index: int, instance: GpuInstance) -> bool:
     """Whether a GI at this place is ours: it was asked for here, even if the call failed afterwards."""
     return any(
         step.kind == "create_gi"
@@ -252,7 +255,7 @@ def _may_have_created_gi(steps: t.Sequence[Step], index: int, instance: GpuInsta
     )
 
 
-def _may_have_created_ci(steps: t.Sequence[Step], index: int, instance: GpuInstance, compute: ComputeInstance) -> bool:
+def may_have_created_ci(steps: t.Sequence[Step], index: int, instance: GpuInstance, compute: ComputeInstance) -> bool:
     """Whether a CI of this kind is one that was asked for in this GI."""
     return any(
         step.kind == "create_ci"
@@ -512,10 +515,10 @@ def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failure
     former = {(gi.profile.id, gi.placement): gi for gi in was.instances}
     for instance in now.instances:
         kept = former.get((instance.profile.id, instance.placement))
-        created = kept is None and _may_have_created_gi(steps, index, instance)
+        created = kept is None and may_have_created_gi(steps, index, instance)
         for compute in instance.compute:
             extra = kept is not None and compute_key(compute) not in map(compute_key, kept.compute)
-            if created or (extra and _may_have_created_ci(steps, index, instance, compute)):
+            if created or (extra and may_have_created_ci(steps, index, instance, compute)):
                 attempt(session.destroy_compute_instance, index, instance.id, compute.id)
         if created:
             attempt(session.destroy_gpu_instance, index, instance.id)

@@ -31,204 +31,14 @@ import typing as t
 
 from . import bounded, clients, compare, driver, holders, layouts, planner, refusals, reset, state, transaction
 from .bounded import Watch
-from .model import Gpu, Job, MigError, Node, Orders, Plan, Reservation, Step, Wanted
+from .foresight import Foreseen, foresee_under_lock, lost_gpus, respect_lease, wish_of
+from .model import Gpu, Job, MigError, Node, Orders, Plan, Step, Wanted
 from .reading import Opener, read
 from .transaction import Course, Outcome
-from .words import identity, layout_in_words, step_in_words
+from .words import layout_in_words, step_in_words
 
 # The dead-man timer only matters when both the worker and its caller are gone, and then waits for the lock.
 _DEAD_MAN_SECONDS = 300.0
-
-
-# --- what a change would do ----------------------------------------------------------------------------------------
-
-
-class Foreseen(t.NamedTuple):
-    """What a change comes to under the lock, before anything is touched.
-
-    ``before`` is the node as read. ``wanted`` is None where there is no wish, only an unfinished change to take back;
-    then ``plan`` is None too. ``stopping`` are the clients that are stopped for it, in this order. ``origin`` is what a
-    failure goes back to, and ``earlier`` are the writes of the unfinished change.
-    """
-
-    before: Node
-    wanted: t.Optional[Wanted]
-    verdict: str
-    plan: t.Optional[Plan]
-    recovered: str
-    stopping: tuple[str, ...]
-    origin: Node
-    earlier: tuple[Step, ...]
-
-
-def foresee(places: state.Places, node: Node, job: Job, manager: t.Optional[clients.Manager] = None) -> Foreseen:
-    """What ``change`` would do to this node, read with holders. Raises what it would refuse, and touches nothing."""
-    _respect_lease(places, job.orders)
-    return _foresee(node, job, state.read_journal(places), manager or clients.manager_of())
-
-
-def _foresee(node: Node, job: Job, unfinished: t.Optional[state.Journal], manager: clients.Manager) -> Foreseen:
-    origin, earlier = _origin(node, unfinished), _earlier(node, unfinished)
-    recovered = "" if unfinished is None else job.orders.recover
-    if recovered == "back":
-        _require_takable_back(node, origin, earlier)
-        wanted = None if job.resolve is None else job.resolve(node)
-        verdict = compare.MATCH if wanted is None else compare.verdict(origin, wanted).verdict
-        return Foreseen(node, wanted, verdict, None, recovered, (), origin, earlier)
-    wanted = _wish(node, job, unfinished)
-    verdict, differences = compare.verdict(node, wanted)
-    if verdict == compare.UNKNOWN:
-        sentences = " ".join(f"{driver.describe(node.gpus[i])}: {s}." for i, each in differences.items() for s in each)
-        raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {sentences}")
-    plan = planner.plan_node(node, wanted)
-    stopping = _to_be_stopped(node, plan, job, manager) if verdict != compare.MATCH or job.resets else ()
-    refusals.require_possible(node, plan, job.orders, stopping)
-    _require_resettable(node, plan, job, manager)
-    return Foreseen(node, wanted, verdict, plan, recovered, stopping, origin, earlier)
-
-
-def _wish(node: Node, job: Job, unfinished: t.Optional[state.Journal]) -> Wanted:
-    """The wish of this job; an unfinished change is finished on the GPUs that the wish does not speak of."""
-    own = Wanted("", "unfinished", {}) if job.resolve is None else job.resolve(node)
-    if unfinished is None:
-        return own
-    touched = {_key(dump) for dump in unfinished.before if dump.get("index") in unfinished.gpus}
-    present = {_key(_named(gpu)) for gpu in node.gpus}
-    target = [dump for dump in unfinished.target if _key(dump) in touched & present]
-    rest = layouts.resolve(node, target) if target else own
-    return own._replace(wishes={**rest.wishes, **own.wishes})
-
-
-def _to_be_stopped(node: Node, plan: Plan, job: Job, manager: clients.Manager) -> tuple[str, ...]:
-    if job.orders.evict != "clients":
-        return ()
-    kinds = {"reset"} if job.resets else set()
-    for gpu_plan in plan.gpus:
-        waits = node.gpus[gpu_plan.gpu].mode_current != gpu_plan.enabled
-        if waits or refusals.mode_step(gpu_plan) is not None:
-            kinds.add("mode")
-        if waits and job.orders.allow_reset:
-            kinds.add("reset")
-        if any(step.kind != "set_mode" for step in gpu_plan.steps):
-            kinds.add("instances")
-    return clients.select(job.orders.clients, kinds, manager) if kinds else ()
-
-
-def _require_resettable(node: Node, plan: Plan, job: Job, manager: clients.Manager) -> None:
-    """Refuse before anything is written what needs a reset that cannot be had."""
-    waiting = [
-        each.gpu
-        for each in plan.gpus
-        if node.gpus[each.gpu].mode_current != each.enabled and node.gpus[each.gpu].mode_pending == each.enabled
-    ]
-    due = [index for index in waiting if not driver.mode_change_needs_reboot(node.gpus[index])]
-    gpus = sorted({*job.resets, *(due if job.orders.allow_reset else ())})
-    if not gpus:
-        return
-    stopping = _to_be_stopped(node, plan, job, manager)
-    if job.orders.evict == "none":
-        promised = [(node.gpus[index], _reservations(node.gpus[index])) for index in gpus]
-        refusals.require_not_promised(promised)
-    obstacles = reset.obstacles(
-        _without(node, stopping), gpus, by_driver=False, manager=manager, manage_drm=job.orders.manage_drm
-    )
-    if obstacles:
-        raise MigError(f"{' '.join(obstacles)} Nothing was changed.", **identity(node.gpus[gpus[0]]))
-
-
-def _reservations(gpu: Gpu) -> tuple[Reservation, ...]:
-    return (*gpu.reservations, *(each for gi in gpu.instances for ci in gi.compute for each in ci.reservations))
-
-
-def _without(node: Node, units: t.Collection[str]) -> Node:
-    """The node as it is when these units are stopped."""
-
-    def others(gpu: Gpu) -> Gpu:
-        instances = tuple(
-            gi._replace(
-                compute=tuple(
-                    ci._replace(processes=tuple(p for p in ci.processes if p.owner.unit not in units))
-                    for ci in gi.compute
-                )
-            )
-            for gi in gpu.instances
-        )
-        return gpu._replace(instances=instances, processes=tuple(p for p in gpu.processes if p.owner.unit not in units))
-
-    return node._replace(gpus=tuple(others(gpu) for gpu in node.gpus)) if units else node
-
-
-def _respect_lease(places: state.Places, orders: Orders) -> None:
-    lease = state.read_lease(places)
-    if lease is not None and state.lease_blocks(lease, orders.run_id, time.time()):
-        until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(lease.expires))
-        raise state.LockedError(
-            f"{state.printable(lease.who) or 'Another run'} keeps this node until {until} for the run"
-            f" {state.printable(lease.run_id)}, since it waits for {state.printable(lease.reason)}: wait for that run,"
-            " or continue it with the same run_id.",
-            lock=lease._asdict(),
-        )
-
-
-# --- an unfinished change ------------------------------------------------------------------------------------------
-
-
-def _key(dump: t.Mapping[str, t.Any]) -> tuple[t.Any, ...]:
-    return dump.get("pci_bus_id"), dump.get("uuid")
-
-
-def _origin(node: Node, unfinished: t.Optional[state.Journal]) -> Node:
-    """The node as it was before the unfinished change, or as it is now where there is none."""
-    if unfinished is None:
-        return node
-    everything = _rebooted(unfinished)
-    former = {_key(d): d for d in unfinished.before if everything or d.get("index") in unfinished.gpus}
-    return node._replace(
-        gpus=tuple(
-            layouts.load(dump, gpu)._replace(index=gpu.index) if (dump := former.get(_key(_named(gpu)))) else gpu
-            for gpu in node.gpus
-        )
-    )
-
-
-def _earlier(node: Node, unfinished: t.Optional[state.Journal]) -> tuple[Step, ...]:
-    """The writes of the unfinished change, with the indices that its GPUs have now."""
-    if unfinished is None:
-        return ()
-    now = {_key(_named(gpu)): gpu.index for gpu in node.gpus}
-    moved = {dump.get("index"): now.get(_key(dump)) for dump in unfinished.before}
-    return tuple(step._replace(gpu=index) for step in unfinished.steps if (index := moved.get(step.gpu)) is not None)
-
-
-def _named(gpu: Gpu) -> dict[str, str]:
-    return {"pci_bus_id": gpu.pci_bus_id, "uuid": gpu.uuid}
-
-
-def _rebooted(unfinished: state.Journal) -> bool:
-    return unfinished.boot_id != state.boot_id()
-
-
-def _lost_gpus(node: Node, unfinished: state.Journal) -> list[str]:
-    """GPUs of the unfinished change that are not in the node any more, in words."""
-    present = {_key(_named(gpu)) for gpu in node.gpus}
-    return [
-        f"GPU {dump.get('index')} ({dump.get('pci_bus_id')}, {dump.get('uuid')}) is not in this node any more"
-        for dump in unfinished.before
-        if dump.get("index") in unfinished.gpus and _key(dump) not in present
-    ]
-
-
-def _require_takable_back(node: Node, origin: Node, steps: t.Sequence[Step]) -> None:
-    """Refuse to take a change back while somebody uses an instance that it made."""
-    in_the_way = []
-    for gpu in node.gpus:
-        former = {(gi.profile.id, gi.placement) for gi in origin.gpus[gpu.index].instances}
-        made = {
-            (step.profile_id, step.placement) for step in steps if step.kind == "create_gi" and step.gpu == gpu.index
-        }
-        new = [gi for gi in gpu.instances if (gi.profile.id, gi.placement) in made - former]
-        in_the_way.append((gpu, tuple(process for gi in new for ci in gi.compute for process in ci.processes)))
-    refusals.require_idle(in_the_way)
 
 
 # --- the change ----------------------------------------------------------------------------------------------------
@@ -254,9 +64,9 @@ def change(places: state.Places, opener: Opener, job: Job, manager: t.Optional[c
     except bounded.Died as error:
         unfinished = state.read_journal(places)
         if unfinished is None or unfinished.txid != txid:
-            raise MigError(
-                f"{error} No change was under way: look at the node with mig_info.", **error.details
-            ) from None
+            begun, _steps = _told(error)
+            what = "The change was over by then" if begun else "It had not begun to change anything"
+            raise MigError(f"{error} {what}: run again.", altered=begun is not None, **error.details) from None
         return _taken_back_for(places, opener, job, error, manager)
 
 
@@ -379,18 +189,18 @@ class _Worker:
             self._places, self._txid, orders.who, self._job.what, orders.lock_timeout, self._watch
         )
         with lock:
-            _respect_lease(self._places, orders)
+            respect_lease(self._places, orders)
             unfinished = self._unfinished = state.read_journal(self._places)
             state.read_wanted(self._places)  # a damaged one is refused now, not when the change is made
             node = read(self._opener, self._watch, orders, with_holders=True, tolerant=unfinished is not None)
             try:
-                foreseen = _foresee(node, self._job, unfinished, self._manager)
-            except Exception:
+                foreseen = foresee_under_lock(node, self._job, unfinished, self._manager)
+            except Exception as error:
                 # The layout stays as it was found, but what an interrupted change stopped must not stay stopped.
                 self._restart_what_was_stopped_before()
-                raise
+                raise self._with_clients(error) from error
             if unfinished is not None:
-                self._warnings += _lost_gpus(node, unfinished)
+                self._warnings += lost_gpus(node, unfinished)
             if foreseen.recovered == "back" and unfinished is not None:
                 return self._take_back(foreseen, unfinished)
             if foreseen.verdict == compare.MATCH and not self._job.resets:
@@ -407,7 +217,7 @@ class _Worker:
         outcome = self._remembered(outcome, wanted)
         outcome = outcome._replace(resumed=self._undelivered(wanted), error=self._clients_failure())
         if unfinished is not None:
-            state.clear_journal(self._places)
+            self._put_away(lambda: state.clear_journal(self._places))
         self._end_lease()
         return self._finished(outcome, foreseen, unfinished)
 
@@ -425,10 +235,10 @@ class _Worker:
 
     def _take_back(self, foreseen: Foreseen, unfinished: state.Journal) -> Outcome:
         self._watch.did(_Begun(self._txid, foreseen.before, None, unfinished.clients))
-        outcome = transaction.roll_back(self._open, foreseen.origin, foreseen.earlier, rebooted=_rebooted(unfinished))
+        outcome = transaction.roll_back(self._open, foreseen.origin, foreseen.earlier, rebooted=foreseen.rebooted)
         changed = not _same_layouts(foreseen.before, outcome.after)
         outcome = outcome._replace(changed=changed, altered=changed, rolled_back=None, wanted=foreseen.wanted)
-        missing = (*outcome.missing, *_lost_gpus(foreseen.before, unfinished))
+        missing = (*outcome.missing, *lost_gpus(foreseen.before, unfinished))
         self._restart_what_was_stopped_before()
         if missing:
             failure = MigError(
@@ -438,7 +248,7 @@ class _Worker:
             outcome = self._with_recovery_file(outcome, unfinished.before)
         elif self._not_started:
             outcome = outcome._replace(error=self._clients_failure())
-        state.clear_journal(self._places)
+        self._put_away(lambda: state.clear_journal(self._places))
         self._end_lease()
         return self._finished(outcome, foreseen, unfinished)
 
@@ -460,27 +270,34 @@ class _Worker:
         try:
             self._stop(stopping, restart)
             outcome = self._apply(foreseen, wanted, plan)
-        except Exception:
+        except Exception as error:
             # Nothing was written to the driver.
             self._start(restart)
             if unfinished is None:
                 state.clear_journal(self._places)
             else:
                 state.write_journal(self._places, unfinished)
-            raise
+            raise self._with_clients(error) from error
         self._start(restart)
-        if self._not_started and outcome.error is None:
-            outcome = self._taken_back_for_clients(outcome, foreseen, restart)
+        if outcome.error is None and self._not_started:
+            why = f"The layout was changed, but {' '.join(self._not_started)}"
+            outcome = self._taken_back(outcome, foreseen, restart, MigError(why, not_started=list(self._not_started)))
+        waits = bool(outcome.reset_required or outcome.reboot_required)
+        if outcome.error is None and not waits:
+            try:
+                outcome = self._remembered(outcome, t.cast(Wanted, outcome.wanted))
+            except state.StateError as error:
+                why = f"The layout was changed, but it could not be remembered for the next boot: {error}"
+                outcome = self._taken_back(outcome, foreseen, restart, MigError(why, **error.details))
         outcome = outcome._replace(stopped=stopping)
-        if outcome.error is not None:
-            outcome = self._with_recovery_file(outcome, tuple(map(layouts.dump, foreseen.origin.gpus)))
-        elif outcome.reset_required or outcome.reboot_required:
+        if outcome.error is None and waits:
             return self._waiting(outcome, foreseen, unfinished)
-        else:
-            outcome = self._remembered(outcome, t.cast(Wanted, outcome.wanted))
-            self._keep_result(outcome, foreseen)
+        if outcome.error is None:
+            self._put_away(lambda: self._keep_result(outcome, foreseen))
             self._end_lease()
-        state.clear_journal(self._places)
+        else:
+            outcome = self._with_recovery_file(outcome, tuple(map(layouts.dump, foreseen.origin.gpus)))
+        self._put_away(lambda: state.clear_journal(self._places))
         return self._finished(outcome, foreseen, unfinished)
 
     def _apply(self, foreseen: Foreseen, wanted: Wanted, plan: Plan) -> Outcome:
@@ -513,12 +330,13 @@ class _Worker:
             resets=self._job.resets,
             origin=foreseen.origin,
             earlier=foreseen.earlier,
+            rebooted=foreseen.rebooted,
             did=self._watch.did,
         )
 
     def _replanned(self, node: Node) -> tuple[Wanted, Plan]:
         """The wish and the plan for the node as it is by now; what is new in the plan goes into the journal first."""
-        wanted = _wish(node, self._job, self._unfinished)
+        wanted = wish_of(node, self._job, self._unfinished)
         plan = planner.plan_node(node, wanted)
         journal = t.cast(state.Journal, self._journal)
         new = tuple(step for step in plan.steps if step not in journal.steps)
@@ -542,37 +360,40 @@ class _Worker:
 
     def _waiting(self, outcome: Outcome, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
         """A mode is stored and not current: the rest is done by a later run, for which the node can be kept."""
-        if unfinished is not None or outcome.altered:
-            state.clear_journal(self._places)
+        if unfinished is None and outcome.altered:
+            self._put_away(lambda: state.clear_journal(self._places))
         waiting = (*outcome.reset_required, *outcome.reboot_required)
         if self._orders.lease > 0 and self._orders.run_id:
-            state.write_lease(
-                self._places,
-                state.Lease(
-                    run_id=self._orders.run_id,
-                    boot_id=state.boot_id(),
-                    expires=time.time() + min(self._orders.lease, state.MAX_LEASE),
-                    who=self._orders.who,
-                    reason="a reboot" if outcome.reboot_required else "a reset",
-                    gpus=waiting,
-                ),
+            lease = state.Lease(
+                run_id=self._orders.run_id,
+                boot_id=state.boot_id(),
+                expires=time.time() + min(self._orders.lease, state.MAX_LEASE),
+                who=self._orders.who,
+                reason="a reboot" if outcome.reboot_required else "a reset",
+                gpus=waiting,
             )
+            self._put_away(lambda: state.write_lease(self._places, lease))
         return self._finished(outcome, foreseen, unfinished)
 
-    def _taken_back_for_clients(self, outcome: Outcome, foreseen: Foreseen, restart: tuple[str, ...]) -> Outcome:
-        """A client does not run with the new layout: the old one comes back, and the clients with it."""
-        failure = MigError(
-            f"The layout was changed, but {' '.join(self._not_started)}", not_started=list(self._not_started)
-        )
+    def _taken_back(self, outcome: Outcome, foreseen: Foreseen, restart: tuple[str, ...], failure: MigError) -> Outcome:
+        """The layout was changed, but the change cannot stay: the old one comes back, and the clients with it."""
         try:
             self._stop(restart, restart)
         except MigError as error:
             # It may hold on to the new layout; the driver says so then, and so does the outcome.
             self._warn(str(error))
         steps = (*foreseen.earlier, *outcome.steps_done)
-        back = transaction.roll_back(self._open, foreseen.origin, steps, failure)
+        back = transaction.roll_back(self._open, foreseen.origin, steps, failure, rebooted=foreseen.rebooted)
         self._start(restart)
         return back._replace(steps_done=outcome.steps_done, wanted=outcome.wanted, plan=outcome.plan)
+
+    def _with_clients(self, error: Exception) -> Exception:
+        """A refusal that also says which clients do not run again."""
+        if not self._not_started or not isinstance(error, MigError):
+            return error
+        error.details["not_started"] = list(self._not_started)
+        error.args = (" ".join((str(error), *self._not_started)),)
+        return error
 
     # --- clients ---------------------------------------------------------------------------------------------------
 
@@ -607,7 +428,8 @@ class _Worker:
         steps = (*foreseen.earlier, *plan.steps, *(Step("reset", index) for index in self._job.resets))
         return state.Journal(
             txid=self._txid,
-            boot_id=state.boot_id(),
+            # The boot in which the layout from before was there.
+            boot_id=self._unfinished.boot_id if self._unfinished else state.boot_id(),
             started=state.utc_now(),
             who=self._orders.who,
             what=self._job.what,
@@ -662,11 +484,21 @@ class _Worker:
     def _with_recovery_file(self, outcome: Outcome, dumps: t.Sequence[dict[str, t.Any]]) -> Outcome:
         if not outcome.missing:
             return outcome
-        return outcome._replace(recovery=state.write_recovery(self._places, self._txid, dumps))
+        try:
+            return outcome._replace(recovery=state.write_recovery(self._places, self._txid, dumps))
+        except state.StateError as error:
+            self._warn(str(error))
+            return outcome
 
     def _end_lease(self) -> None:
-        if state.read_lease(self._places) is not None:
-            state.clear_lease(self._places)
+        self._put_away(lambda: state.clear_lease(self._places))
+
+    def _put_away(self, write: t.Callable[[], None]) -> None:
+        """Write a record without which the layout is what the outcome says all the same."""
+        try:
+            write()
+        except state.StateError as error:
+            self._warn(str(error))
 
     def _finished(self, outcome: Outcome, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
         told = None

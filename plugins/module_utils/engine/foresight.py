@@ -1,0 +1,238 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a change comes to before anything is touched: wish, plan, clients to stop, and every reason to refuse.
+
+This file is private to the collection gpufleet.mig and may change at any time. The worker asks here under the lock;
+check mode asks here too, so that it gives the verdict of the real run.
+
+An unfinished change of an earlier run is part of the answer: it is finished together with the new wish, or taken back.
+"""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from . import clients, compare, driver, layouts, planner, refusals, reset, state
+from .model import (
+    ComputeInstance,
+    Gpu,
+    GpuInstance,
+    Job,
+    MigError,
+    Node,
+    Orders,
+    Plan,
+    Process,
+    Reservation,
+    Step,
+    Wanted,
+)
+from .transaction import may_have_created_ci, may_have_created_gi
+from .words import identity
+
+
+class Foreseen(t.NamedTuple):
+    """What a change comes to under the lock, before anything is touched.
+
+    ``before`` is the node as read. ``wanted`` is None where there is no wish, only an unfinished change to take back;
+    then ``plan`` is None too. ``stopping`` are the clients that are stopped for it, in this order. ``origin`` is what a
+    failure goes back to, ``earlier`` are the writes of the unfinished change, and ``rebooted`` says that there was a
+    reboot since.
+    """
+
+    before: Node
+    wanted: t.Optional[Wanted]
+    verdict: str
+    plan: t.Optional[Plan]
+    recovered: str
+    stopping: tuple[str, ...]
+    origin: Node
+    earlier: tuple[Step, ...]
+    rebooted: bool = False
+
+
+def foresee(places: state.Places, node: Node, job: Job, manager: t.Optional[clients.Manager] = None) -> Foreseen:
+    """What ``change`` would do to this node, read with holders. Raises what it would refuse, and touches nothing."""
+    respect_lease(places, job.orders)
+    return foresee_under_lock(node, job, state.read_journal(places), manager or clients.manager_of())
+
+
+def foresee_under_lock(
+    node: Node, job: Job, unfinished: t.Optional[state.Journal], manager: clients.Manager
+) -> Foreseen:
+    """As foresee(), with what is known already."""
+    origin, earlier = _origin(node, unfinished), _earlier(node, unfinished)
+    recovered = "" if unfinished is None else job.orders.recover
+    started_anew = unfinished is not None and rebooted(unfinished)
+    if recovered == "back":
+        _require_takable_back(node, origin, earlier)
+        wanted = None if job.resolve is None else job.resolve(node)
+        verdict = compare.MATCH if wanted is None else compare.verdict(origin, wanted).verdict
+        return Foreseen(node, wanted, verdict, None, recovered, (), origin, earlier, started_anew)
+    wanted = wish_of(node, job, unfinished)
+    verdict, differences = compare.verdict(node, wanted)
+    if verdict == compare.UNKNOWN:
+        sentences = " ".join(f"{driver.describe(node.gpus[i])}: {s}." for i, each in differences.items() for s in each)
+        raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {sentences}")
+    plan = planner.plan_node(node, wanted)
+    stopping = _to_be_stopped(node, plan, job, manager) if verdict != compare.MATCH or job.resets else ()
+    refusals.require_possible(node, plan, job.orders, stopping)
+    _require_resettable(node, plan, job, manager)
+    return Foreseen(node, wanted, verdict, plan, recovered, stopping, origin, earlier, started_anew)
+
+
+def wish_of(node: Node, job: Job, unfinished: t.Optional[state.Journal]) -> Wanted:
+    """The wish of this job; an unfinished change is finished on the GPUs that the wish does not speak of."""
+    own = Wanted("", "unfinished", {}) if job.resolve is None else job.resolve(node)
+    if unfinished is None:
+        return own
+    touched = {_key(dump) for dump in unfinished.before if dump.get("index") in unfinished.gpus}
+    present = {_key(_named(gpu)) for gpu in node.gpus}
+    target = [dump for dump in unfinished.target if _key(dump) in touched & present]
+    rest = layouts.resolve(node, target) if target else own
+    return own._replace(wishes={**rest.wishes, **own.wishes})
+
+
+def _to_be_stopped(node: Node, plan: Plan, job: Job, manager: clients.Manager) -> tuple[str, ...]:
+    if job.orders.evict != "clients":
+        return ()
+    kinds = {"reset"} if job.resets else set()
+    for gpu_plan in plan.gpus:
+        waits = node.gpus[gpu_plan.gpu].mode_current != gpu_plan.enabled
+        if waits or refusals.mode_step(gpu_plan) is not None:
+            kinds.add("mode")
+        if waits and job.orders.allow_reset:
+            kinds.add("reset")
+        if any(step.kind != "set_mode" for step in gpu_plan.steps):
+            kinds.add("instances")
+    return clients.select(job.orders.clients, kinds, manager) if kinds else ()
+
+
+def _require_resettable(node: Node, plan: Plan, job: Job, manager: clients.Manager) -> None:
+    """Refuse before anything is written what needs a reset that cannot be had."""
+    waiting = [
+        each.gpu
+        for each in plan.gpus
+        if node.gpus[each.gpu].mode_current != each.enabled and node.gpus[each.gpu].mode_pending == each.enabled
+    ]
+    due = [index for index in waiting if not driver.mode_change_needs_reboot(node.gpus[index])]
+    gpus = sorted({*job.resets, *(due if job.orders.allow_reset else ())})
+    if not gpus:
+        return
+    stopping = _to_be_stopped(node, plan, job, manager)
+    if job.orders.evict == "none":
+        promised = [(node.gpus[index], _reservations(node.gpus[index])) for index in gpus]
+        refusals.require_not_promised(promised)
+    obstacles = reset.obstacles(
+        _without(node, stopping), gpus, by_driver=False, manager=manager, manage_drm=job.orders.manage_drm
+    )
+    if obstacles:
+        raise MigError(f"{' '.join(obstacles)} Nothing was changed.", **identity(node.gpus[gpus[0]]))
+
+
+def _reservations(gpu: Gpu) -> tuple[Reservation, ...]:
+    return (*gpu.reservations, *(each for gi in gpu.instances for ci in gi.compute for each in ci.reservations))
+
+
+def _without(node: Node, units: t.Collection[str]) -> Node:
+    """The node as it is when these units are stopped."""
+
+    def others(gpu: Gpu) -> Gpu:
+        instances = tuple(
+            gi._replace(
+                compute=tuple(
+                    ci._replace(processes=tuple(p for p in ci.processes if p.owner.unit not in units))
+                    for ci in gi.compute
+                )
+            )
+            for gi in gpu.instances
+        )
+        return gpu._replace(instances=instances, processes=tuple(p for p in gpu.processes if p.owner.unit not in units))
+
+    return node._replace(gpus=tuple(others(gpu) for gpu in node.gpus)) if units else node
+
+
+def respect_lease(places: state.Places, orders: Orders) -> None:
+    """Raise LockedError while another run keeps this node for a reset or reboot that it waits for."""
+    lease = state.read_lease(places)
+    if lease is not None and state.lease_blocks(lease, orders.run_id, time.time()):
+        until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(lease.expires))
+        raise state.LockedError(
+            f"{state.printable(lease.who) or 'Another run'} keeps this node until {until} for the run"
+            f" {state.printable(lease.run_id)}, since it waits for {state.printable(lease.reason)}: wait for that run,"
+            " or continue it with the same run_id.",
+            lock=lease._asdict(),
+        )
+
+
+# --- an unfinished change ------------------------------------------------------------------------------------------
+
+
+def _key(dump: t.Mapping[str, t.Any]) -> tuple[t.Any, ...]:
+    return dump.get("pci_bus_id"), dump.get("uuid")
+
+
+def _origin(node: Node, unfinished: t.Optional[state.Journal]) -> Node:
+    """The node as it was before the unfinished change, or as it is now where there is none.
+
+    After a reboot that is all GPUs: none has its instances any more.
+    """
+    if unfinished is None:
+        return node
+    everything = rebooted(unfinished)
+    former = {_key(d): d for d in unfinished.before if everything or d.get("index") in unfinished.gpus}
+    return node._replace(
+        gpus=tuple(
+            layouts.load(dump, gpu)._replace(index=gpu.index) if (dump := former.get(_key(_named(gpu)))) else gpu
+            for gpu in node.gpus
+        )
+    )
+
+
+def _earlier(node: Node, unfinished: t.Optional[state.Journal]) -> tuple[Step, ...]:
+    """The writes of the unfinished change, with the indices that its GPUs have now."""
+    if unfinished is None:
+        return ()
+    now = {_key(_named(gpu)): gpu.index for gpu in node.gpus}
+    moved = {dump.get("index"): now.get(_key(dump)) for dump in unfinished.before}
+    return tuple(step._replace(gpu=index) for step in unfinished.steps if (index := moved.get(step.gpu)) is not None)
+
+
+def _named(gpu: Gpu) -> dict[str, str]:
+    return {"pci_bus_id": gpu.pci_bus_id, "uuid": gpu.uuid}
+
+
+def rebooted(unfinished: state.Journal) -> bool:
+    """Whether the node was started anew since the layout from before was there."""
+    return unfinished.boot_id != state.boot_id()
+
+
+def lost_gpus(node: Node, unfinished: state.Journal) -> list[str]:
+    """GPUs of the unfinished change that are not in the node any more, in words."""
+    present = {_key(_named(gpu)) for gpu in node.gpus}
+    return [
+        f"GPU {dump.get('index')} ({dump.get('pci_bus_id')}, {dump.get('uuid')}) is not in this node any more"
+        for dump in unfinished.before
+        if dump.get("index") in unfinished.gpus and _key(dump) not in present
+    ]
+
+
+def _require_takable_back(node: Node, origin: Node, steps: t.Sequence[Step]) -> None:
+    """Refuse to take a change back while somebody uses an instance that it made."""
+    refusals.require_idle([(gpu, _users_of_what_is_new(gpu, origin.gpus[gpu.index], steps)) for gpu in node.gpus])
+
+
+def _users_of_what_is_new(gpu: Gpu, was: Gpu, steps: t.Sequence[Step]) -> tuple[Process, ...]:
+    former = {(gi.profile.id, gi.placement): gi for gi in was.instances}
+
+    def is_new(instance: GpuInstance, compute: ComputeInstance) -> bool:
+        kept = former.get((instance.profile.id, instance.placement))
+        if kept is None:
+            return may_have_created_gi(steps, gpu.index, instance)
+        there = any((ci.placement, ci.slices) == (compute.placement, compute.slices) for ci in kept.compute)
+        return not there and may_have_created_ci(steps, gpu.index, instance, compute)
+
+    return tuple(process for gi in gpu.instances for ci in gi.compute if is_new(gi, ci) for process in ci.processes)
