@@ -16,8 +16,8 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import D
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.transaction import Outcome
 from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, places
 
-MIXED = [("2g.10gb", 0, [(0, 2)]), ("1g.5gb", 2, [(0, 1)]), ("1g.5gb", 3, []), ("3g.20gb", 4, [(0, 1), (1, 2)])]
-H100 = [("1g.10gb", 0, [(0, 1)]), ("3g.40gb", 4, [(0, 3)])]
+MIXED = (("2g.10gb", 0, [(0, 2)]), ("1g.5gb", 2, [(0, 1)]), ("1g.5gb", 3, []), ("3g.20gb", 4, [(0, 1), (1, 2)]))
+H100 = (("1g.10gb", 0, [(0, 1)]), ("3g.40gb", 4, [(0, 3)]))
 ALLOWED = Orders(allow_reset=True)
 
 

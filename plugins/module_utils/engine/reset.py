@@ -379,14 +379,14 @@ def reset(
     """Reset these GPUs, in one command; their instances go, and a pending MIG mode becomes current.
 
     What nvidia-smi says and its exit status are no evidence that it did: the caller reads the GPUs again. ``timeout``
-    is in seconds. Raises DriverError (``call``, ``error`` in NVML's words, ``output``) when nvidia-smi fails, cannot be
+    is in seconds for each GPU, since they are reset one after the other. Raises DriverError (``call``, ``error`` in NVML's words, ``output``) when nvidia-smi fails, cannot be
     run or does not end; some of the GPUs may have been reset nevertheless.
     """
     if not gpus:
         return
     _require_nothing_open(gpus, root)
     with drm_unloaded(watch, root) if manage_drm else contextlib.nullcontext():
-        _ask_nvidia_smi(gpus, timeout, watch, root)
+        _ask_nvidia_smi(gpus, timeout * len(gpus), watch, root)
 
 
 def _ask_nvidia_smi(gpus: t.Sequence[Gpu], timeout: float, watch: t.Optional[Watch], root: str) -> None:

@@ -367,7 +367,7 @@ def test_whoever_watches_is_told_before_and_allows_more_time_than_the_command_ha
     commands.root.load_drm()
     commands.reset(gpu(), gpu(1), manage_drm=True, timeout=30.0, watch=watch)
     assert [what for what, _seconds in watch.begun] == ["unload nvidia_drm", "reset GPU 0, 1", "load nvidia_drm"]
-    assert watch.begun[1][1] > 30.0
+    assert watch.begun[1][1] > 2 * 30.0
 
 
 @pytest.mark.parametrize(
@@ -453,9 +453,10 @@ def test_a_host_without_nvidia_smi_says_what_is_missing(commands, monkeypatch):
 def test_a_reset_that_does_not_end_is_ended_with_all_that_it_started(commands):
     commands.make("nvidia-smi", f"sleep 600 & echo $! > {commands.folder}/child; wait")
     started = time.monotonic()
-    failure = commands.failure(timeout=0.5)
+    failure = commands.failure(gpu(), gpu(1), timeout=0.25)
     assert time.monotonic() - started < 20.0
     assert failure.error == "TIMEOUT"
+    assert "within 0.5 s" in str(failure)
     assert "reboot the node" in str(failure)
     child = int((commands.folder / "child").read_text())
     deadline = time.monotonic() + 20.0
