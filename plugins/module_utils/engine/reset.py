@@ -379,8 +379,9 @@ def reset(
     """Reset these GPUs, in one command; their instances go, and a pending MIG mode becomes current.
 
     What nvidia-smi says and its exit status are no evidence that it did: the caller reads the GPUs again. ``timeout``
-    is in seconds for each GPU, since they are reset one after the other. Raises DriverError (``call``, ``error`` in NVML's words, ``output``) when nvidia-smi fails, cannot be
-    run or does not end; some of the GPUs may have been reset nevertheless.
+    is in seconds for each GPU, since they are reset one after the other. Raises DriverError (``call``, ``error`` in
+    NVML's words, ``output``) when nvidia-smi fails, cannot be run or does not end; some of the GPUs may have been reset
+    nevertheless.
     """
     if not gpus:
         return
