@@ -388,8 +388,8 @@ class _Worker:
         return back._replace(steps_done=outcome.steps_done, wanted=outcome.wanted, plan=outcome.plan)
 
     def _with_clients(self, error: Exception) -> Exception:
-        """A refusal that also says which clients do not run again."""
-        if not self._not_started or not isinstance(error, MigError):
+        """A refusal that also says which clients do not run again, unless it says so itself."""
+        if not self._not_started or not isinstance(error, MigError) or "not_started" in error.details:
             return error
         error.details["not_started"] = list(self._not_started)
         error.args = (" ".join((str(error), *self._not_started)),)
