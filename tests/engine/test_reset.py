@@ -14,10 +14,15 @@ import pytest
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import reset, state, worker
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, MigError, Orders
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.transaction import Outcome
-from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, places
+from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, Instances, places
 
-MIXED = (("2g.10gb", 0, [(0, 2)]), ("1g.5gb", 2, [(0, 1)]), ("1g.5gb", 3, []), ("3g.20gb", 4, [(0, 1), (1, 2)]))
-H100 = (("1g.10gb", 0, [(0, 1)]), ("3g.40gb", 4, [(0, 3)]))
+MIXED: Instances = (
+    ("2g.10gb", 0, [(0, 2)]),
+    ("1g.5gb", 2, [(0, 1)]),
+    ("1g.5gb", 3, []),
+    ("3g.20gb", 4, [(0, 1), (1, 2)]),
+)
+H100: Instances = (("1g.10gb", 0, [(0, 1)]), ("3g.40gb", 4, [(0, 3)]))
 ALLOWED = Orders(allow_reset=True)
 
 
@@ -348,9 +353,9 @@ def test_a_reset_that_hangs_is_ended_and_the_layout_is_as_it_was(install, when):
     node = partitioned(install, "1xa100-sxm4-40gb")
     before = node.node.state()
     node.simulator.fault("nvidia-smi", nth=1, hang=True, when=when)
-    outcome = reset_gpus(node, 0, force=True, orders=ALLOWED._replace(operation_timeout=1.0))
+    outcome = reset_gpus(node, 0, force=True, orders=ALLOWED._replace(operation_timeout=3.0))
 
-    assert "did not come back within 1 s" in str(outcome.error)
+    assert "did not come back within 3 s" in str(outcome.error)
     assert outcome.rolled_back
     assert node.node.state() == before
 
