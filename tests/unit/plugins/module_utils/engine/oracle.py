@@ -679,7 +679,13 @@ class CaseMaker:
         return gpu._replace(profiles=tuple(by_id.values()), instances=tuple(instances), processes=processes)
 
     def _some_parts(self, architecture: str, profile: model.Profile) -> list[Part]:
-        """The CI that fills the GI, or none, or several small ones that fit beside each other."""
+        """The CI that fills the GI, or none, or several small ones that fit beside each other.
+
+        Few GIs have variants of a CI, so those that do have one more often.
+        """
+        variants = [part for part in self._parts(architecture, profile) if part.variant]
+        if variants and self._by_chance(0.3):
+            return [self.random.choice(variants)]
         chance = self.random.random()
         if chance < 0.1:
             return []
@@ -746,6 +752,8 @@ class CaseMaker:
             instances = [
                 self._instance(gpu, self.random.choice(profiles)) for _each in range(self.random.randint(1, 5))
             ]
+        elif chance < 0.55:
+            instances = [exactly(gi) for gi in self.furnished().instances]
         else:
             by_id = {profile.id: profile for profile in gpu.profiles or ()}
             exact = self.random.choice((0.0, 0.0, 0.0, 0.0, 0.3, 1.0))

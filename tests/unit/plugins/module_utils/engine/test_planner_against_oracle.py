@@ -130,6 +130,15 @@ def test_the_random_changes_are_of_every_kind(board: str) -> None:
     assert {kind: count for kind, count in counts.items() if count < 3} == {}
 
 
+@pytest.mark.parametrize("board", [H100, B200])
+def test_the_random_changes_have_variants_of_compute_instances(board: str) -> None:
+    cases = list(oracle.CaseMaker(board, 1).cases(500))
+    before = [instance for case in cases for gi in case.gpu.instances for instance in gi.compute]
+    wanted = [ci for case in cases for instance in case.wish.instances for ci in instance.compute]
+    assert sum(bool(instance.variant) for instance in before) >= 10
+    assert sum(bool(ci.variant) for ci in wanted) >= 3
+
+
 # --- the comparison itself notices planners that are wrong ------------------------------------------------------------
 
 
