@@ -51,7 +51,8 @@ _COOPERATIVE_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.servi
 _COOPERATIVE_NAMES = ("nvidia-persiste", "nv-fabricmanage")
 
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-_MOST_WORDS = 8
+_MOST_NAMED = 8
+_LONGEST_PATH = 256
 
 
 class OpenDevice(t.NamedTuple):
@@ -170,7 +171,7 @@ def _open_file(
         status = folder.status(number) if mounts.may_hold_devices(process, number) else None
     except FileNotFoundError:
         return None  # closed meanwhile
-    return path.removesuffix(" (deleted)"), status
+    return _printable(path.removesuffix(" (deleted)"))[:_LONGEST_PATH], status
 
 
 class _Folder:
@@ -227,17 +228,20 @@ class _Mounts:
 
     def __init__(self) -> None:
         self._types: dict[str, str] = {}
+        self._asked: t.Optional[_Folder] = None
 
     def may_hold_devices(self, process: _Folder, number: str) -> bool:
-        """Whether an open file of a process is on a file system of which a device file can be."""
+        """Whether an open file of a process is on a file system on which a device file can be."""
         mount = re.search(r"^mnt_id:\s*(\d+)$", process.read_if_there(f"fdinfo/{number}"), re.MULTILINE)
         if mount is None:
             return False
-        if mount[1] not in self._types:
+        # Memory that is shared as a file is on a mount of the kernel's own, which is in nobody's list.
+        if mount[1] not in self._types and self._asked is not process:
             self._read(process)
         return self._types.get(mount[1]) in _WITH_DEVICES
 
     def _read(self, process: _Folder) -> None:
+        self._asked = process
         for line in process.read_if_there("mountinfo").split("\n"):
             mount, _separator, rest = line.partition(" - ")
             self._types[mount.partition(" ")[0]] = rest.partition(" ")[0]
@@ -636,7 +640,7 @@ def _short(container: str) -> str:
 
 def _some(things: t.Sequence[str]) -> str:
     """``a, b and 3 more``."""
-    shown = list(things[:_MOST_WORDS])
+    shown = list(things[:_MOST_NAMED])
     if len(things) > len(shown):
         shown.append(f"{len(things) - len(shown)} more")
     return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown) or "a device file"

@@ -202,6 +202,28 @@ def test_a_file_on_a_file_system_that_may_hang_is_not_asked_for_its_number(tree,
     assert asked == []
 
 
+def test_the_list_of_mounts_is_read_once_for_a_process_with_files_that_are_on_none_of_them(tree, monkeypatch):
+    tree.process(900, "python", files=["/memfd:shared (deleted)"] * 20, file_system="tmpfs")
+    for number in range(20):
+        tree.write(f"proc/900/fdinfo/{number}", "mnt_id:\t1\n")
+    tree.process(901, "python", files=["/dev/nvidia0"], file_system="devtmpfs")
+    read: list[str] = []
+    method = holders._Folder.read
+    monkeypatch.setattr(holders._Folder, "read", lambda folder, name: read.append(name) or method(folder, name))
+    assert [each[0] for each in tree.scan()] == [901]
+    assert read.count("mountinfo") == 1
+
+
+def test_the_name_of_a_device_file_can_be_printed(tree):
+    tree.driver(NULL_IS_A_GPU)
+    hostile = f"{tree.root}/\x1b[2J\u2028{'a' * 100}"
+    os.symlink("/dev/null", hostile)
+    tree.process(900, "python", files=[hostile], file_system="tmpfs")
+    ((_pid, path, *_place),) = tree.scan()
+    assert path.isprintable()
+    assert path == hostile.replace("\x1b", "?").replace("\u2028", "?")[:256]
+
+
 def test_files_of_threads_are_found_when_the_first_thread_has_ended(tree):
     tree.process(900, "python")
     tree.process(900, "python", JOB, ["/dev/nvidia0"], task="task/905")
