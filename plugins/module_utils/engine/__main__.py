@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import sys
-
 from .cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

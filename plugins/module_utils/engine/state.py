@@ -780,7 +780,9 @@ def _number(data: Record, key: str) -> int:
 
 def _items(data: Record, key: str, kind: type[t.Any], words: str) -> tuple[t.Any, ...]:
     values = data.get(key)
-    if not isinstance(values, list) or not all(type(value) is kind for value in values):
+    if not isinstance(values, list) or not all(
+        isinstance(each, kind) and not isinstance(each, bool) for each in values
+    ):
         raise ValueError(f"{key} is not a list of {words}")
     return tuple(values)
 
