@@ -12,7 +12,7 @@ import json
 import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import layouts, report
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Orders, Placement
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import MigError, Orders, Placement
 from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, SimulatedNode
 
 # GIs as SimulatedNode.create takes them: partial compute instances, a GPU instance without any, media engines, and a
@@ -157,6 +157,29 @@ def test_a_busy_instance_that_the_saved_layout_does_not_have_is_not_taken(make_i
     node.create(0, [("3g.20gb", 0, [(0, 3)])])
     gi = node.read().gpus[0].instances[0]
     before = node.state()
-    with node.simulator.occupy(gpu=0, gi=gi.id, ci=0), pytest.raises(Exception, match="in use"):
+    with node.simulator.occupy(gpu=0, gi=gi.id, ci=0), pytest.raises(MigError, match="in use"):
         restore(installation, layout, orders=Orders(evict="reserved"))
     assert node.state() == before
+
+
+@pytest.mark.parametrize("instances", [[], [("1g.5gb", 0, [(0, 1)])]])
+def test_beside_a_process_on_the_whole_gpu_no_layout_is_begun(make_installation, instances):
+    # NVML creates no first GPU instance then, so what is there could not even be restored.
+    installation = make_installation("1xa100-sxm4-40gb")
+    node = installation.node
+    node.enable(0)
+    node.create(0, [("3g.20gb", 0, [(0, 3)])])
+    layout = saved(node)
+    node.in_session(lambda session: session.destroy_compute_instance(0, node_gi(session), 0))
+    node.in_session(lambda session: session.destroy_gpu_instance(0, node_gi(session)))
+    node.create(0, instances)
+    before = node.state()
+    node.simulator.reset_calls()
+    with node.simulator.occupy(gpu=0), pytest.raises(MigError, match="uses the GPU"):
+        restore(installation, layout)
+    assert node.simulator.writes() == []
+    assert node.state() == before
+
+
+def node_gi(session):
+    return session.read_gpu(0).instances[0].id
