@@ -341,18 +341,26 @@ class Session:
         self._call("nvmlGpuInstanceDestroy", self._gpu_instance(index, gi_id), gpu=index)
 
     def create_compute_instance(
-        self, index: int, gi_id: int, slices: int, placement: t.Optional[Placement], variant: str = ""
+        self,
+        index: int,
+        gi_id: int,
+        slices: int,
+        placement: t.Optional[Placement],
+        variant: str = "",
+        profile_id: t.Optional[int] = None,
     ) -> int:
         """Create a CI of ``slices`` in a GI and return its id; ``placement`` is in the GI's compute slices.
 
-        The profile is the driver's own for this GI. A CI that fills its GI has one place only, which is not always
-        as long as its slices say, so the driver's word goes before ``placement`` there.
+        The profile is the driver's own for this GI, and ``profile_id`` chooses among those of as many slices where it
+        is known. A CI that fills its GI has one place only, which is not always as long as its slices say, so the
+        driver's word goes before ``placement`` there.
         """
         self._begin(f"create a compute instance in GPU instance {gi_id} of GPU {index}")
         gi = self._gpu_instance(index, gi_id)
         gi_info = self._call("nvmlGpuInstanceGetInfo", gi, gpu=index)
         table = self._compute_table(index, gi, (index, int(gi_info.profileId)))
-        profile = _compute_profile(table, slices, variant)
+        exactly = (each for each in table if (each.id, each.slices) == (profile_id, slices))
+        profile = next(exactly, None) or _compute_profile(table, slices, variant)
         if profile is None:
             offered = ", ".join(str(p.slices) for p in table) or "none"
             raise self._failure(

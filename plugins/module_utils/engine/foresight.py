@@ -68,10 +68,11 @@ def foresee_under_lock(
     recovered = "" if unfinished is None else job.orders.recover
     started_anew = unfinished is not None and rebooted(unfinished)
     if recovered == "back":
-        _require_takable_back(node, origin, earlier)
+        stopping = _stopped_for_the_way_back(node, origin, job, manager)
+        _require_takable_back(_without(node, stopping), origin, earlier)
         wanted = None if job.resolve is None else job.resolve(node)
         verdict = compare.MATCH if wanted is None else compare.verdict(origin, wanted).verdict
-        return Foreseen(node, wanted, verdict, None, recovered, (), origin, earlier, started_anew)
+        return Foreseen(node, wanted, verdict, None, recovered, stopping, origin, earlier, started_anew)
     wanted = wish_of(node, job, unfinished)
     verdict, differences = compare.verdict(node, wanted)
     if verdict == compare.UNKNOWN:
@@ -220,12 +221,24 @@ def lost_gpus(node: Node, unfinished: state.Journal) -> list[str]:
     ]
 
 
+def _stopped_for_the_way_back(node: Node, origin: Node, job: Job, manager: clients.Manager) -> tuple[str, ...]:
+    if job.orders.evict != "clients":
+        return ()
+    pairs = list(zip(node.gpus, origin.gpus))
+    kinds = {"mode"} if any(now.mode_current != was.mode_current for now, was in pairs) else set()
+    if any(layouts.dump(now) != layouts.dump(was) for now, was in pairs):
+        kinds.add("instances")
+    return clients.select(job.orders.clients, kinds, manager) if kinds else ()
+
+
 def _require_takable_back(node: Node, origin: Node, steps: t.Sequence[Step]) -> None:
-    """Refuse to take a change back while somebody uses an instance that it made."""
-    refusals.require_idle([(gpu, _users_of_what_is_new(gpu, origin.gpus[gpu.index], steps)) for gpu in node.gpus])
+    """Refuse to take a change back while somebody uses an instance that it made, or a GPU whose mode has to change."""
+    refusals.require_idle([(gpu, _in_the_way_back(gpu, origin.gpus[gpu.index], steps)) for gpu in node.gpus])
 
 
-def _users_of_what_is_new(gpu: Gpu, was: Gpu, steps: t.Sequence[Step]) -> tuple[Process, ...]:
+def _in_the_way_back(gpu: Gpu, was: Gpu, steps: t.Sequence[Step]) -> tuple[Process, ...]:
+    if gpu.mode_current not in (None, was.mode_current):
+        return (*gpu.processes, *(process for gi in gpu.instances for ci in gi.compute for process in ci.processes))
     former = {(gi.profile.id, gi.placement): gi for gi in was.instances}
 
     def is_new(instance: GpuInstance, compute: ComputeInstance) -> bool:

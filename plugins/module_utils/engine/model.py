@@ -196,12 +196,14 @@ class Node(t.NamedTuple):
 class ComputeWish(t.NamedTuple):
     """A wanted CI: of as many ``slices`` as its GI, the one that fills it.
 
-    ``placement``, and a ``variant`` of a CI that does not fill its GI, only in exact layouts.
+    ``placement``, a ``variant`` of a CI that does not fill its GI, and a ``profile_id`` where the driver has several
+    profiles of as many slices, only in exact layouts.
     """
 
     slices: int
     placement: t.Optional[Placement] = None
     variant: str = ""
+    profile_id: t.Optional[int] = None
 
 
 class InstanceWish(t.NamedTuple):
@@ -253,7 +255,7 @@ class Step(t.NamedTuple):
     destroy_gi gpu, gi_id, placement (of the GI), name
     create_gi  gpu, profile_id, placement, name
     create_ci  gpu, placement (of the GI, which names it: it may not exist yet), slices, compute_placement, name,
-               variant
+               variant, profile_id (None: the driver's default)
     ========== ================================================================================
     """
 

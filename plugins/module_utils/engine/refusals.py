@@ -27,7 +27,9 @@ def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopp
         refusal = driver.why_not_writable(before.driver_version, gpu)
         if refusal:
             raise MigError(refusal, **identity(gpu))
-    require_idle([(gpu, gpu_plan.lost_busy) for gpu, gpu_plan in changing], stopping)
+    require_idle(
+        [(gpu, (*gpu_plan.lost_busy, *_in_the_way_of_the_first(gpu, gpu_plan))) for gpu, gpu_plan in changing], stopping
+    )
     if orders.evict == "none":
         require_not_promised([(gpu, gpu_plan.lost_reserved) for gpu, gpu_plan in changing])
     switches = [(gpu, step) for gpu, gpu_plan in changing if (step := mode_step(gpu_plan)) is not None]
@@ -36,6 +38,13 @@ def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopp
     obstacles = reset.obstacles(before, resetting, by_driver=True, manage_drm=orders.manage_drm)
     if obstacles:
         raise MigError(f"{' '.join(obstacles)} Nothing was changed.", **identity(before.gpus[resetting[0]]))
+
+
+def _in_the_way_of_the_first(gpu: Gpu, gpu_plan: GpuPlan) -> tuple[Process, ...]:
+    """Processes of the whole GPU that keep its first GI from being made: with none left, the driver answers IN_USE."""
+    kept = any(instance.id is not None for instance in gpu_plan.after)
+    creates = any(step.kind == "create_gi" for step in gpu_plan.steps)
+    return tuple(each for each in gpu.processes if each.listed) if creates and not kept else ()
 
 
 def mode_step(gpu_plan: GpuPlan) -> t.Optional[Step]:

@@ -223,8 +223,8 @@ class _Run:
                 self._gi_ids[step.gpu, place] = session.create_gpu_instance(step.gpu, _known(step.profile_id), place)
             elif step.kind == "create_ci":
                 gi_id = self._gi_ids[step.gpu, _known(step.placement)]
-                place_in_gi = step.compute_placement
-                session.create_compute_instance(step.gpu, gi_id, _known(step.slices), place_in_gi, step.variant)
+                kind = (_known(step.slices), step.compute_placement, step.variant, step.profile_id)
+                session.create_compute_instance(step.gpu, gi_id, *kind)
             else:
                 raise MigError(f"A plan has a step of the unknown kind {step.kind!r}.")
         except DriverError as error:
@@ -512,6 +512,11 @@ def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failure
     if mode_to_restore and was.mode_current and not (now.mode_current and now.mode_pending):
         attempt(session.set_mig_mode, index, True)
         now = session.read_gpu(index)
+        if not now.mode_current:
+            failures.append(
+                f"MIG of GPU {index} could not be turned on again at once, and without it nothing else comes"
+            )
+            return
     former = {(gi.profile.id, gi.placement): gi for gi in was.instances}
     for instance in now.instances:
         kept = former.get((instance.profile.id, instance.placement))
@@ -534,8 +539,8 @@ def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failure
         left = {compute_key(compute) for compute in there.compute} if there else set()
         for compute in sorted(instance.compute, key=lambda compute: compute.id or 0):
             if compute_key(compute) not in left:
-                arguments = (index, gi_id, compute.slices, compute.placement, compute.variant)
-                attempt(session.create_compute_instance, *arguments)
+                kind = (compute.slices, compute.placement, compute.variant, compute.profile_id)
+                attempt(session.create_compute_instance, index, gi_id, *kind)
 
 
 def _changes(was: Gpu, now: Gpu) -> list[str]:

@@ -127,8 +127,13 @@ def _unread(gpu: Gpu) -> Gpu:
 def _taken_back_for(
     places: state.Places, opener: Opener, job: Job, error: bounded.Died, manager: clients.Manager
 ) -> Outcome:
-    """The worker was killed in the middle: take back what it had begun, as it would have done itself."""
+    """The worker was killed: take back what it had begun, as it would have done itself, unless all was proven."""
     begun, steps = _told(error)
+    proven = state.read_wanted(places)
+    unfinished = state.read_journal(places)
+    if proven and unfinished and proven.txid == unfinished.txid:
+        healed = change(places, opener, Job(None, job.orders._replace(recover="forward"), what=job.what), manager)
+        return healed._replace(altered=True, changed=True, steps_done=steps, recovered="", unfinished=None)
     back = Job(None, job.orders._replace(recover="back"), what=f"take back: {job.what}")
     try:
         healed = change(places, opener, back, manager)
@@ -234,7 +239,16 @@ class _Worker:
     # --- an unfinished change is taken back ------------------------------------------------------------------------
 
     def _take_back(self, foreseen: Foreseen, unfinished: state.Journal) -> Outcome:
-        self._watch.did(_Begun(self._txid, foreseen.before, None, unfinished.clients))
+        restart = self._to_restart(foreseen)
+        if foreseen.stopping:
+            unfinished = self._unfinished = unfinished._replace(clients=restart)
+            state.write_journal(self._places, unfinished)
+        self._watch.did(_Begun(self._txid, foreseen.before, None, restart))
+        try:
+            self._stop(foreseen.stopping, restart)
+        except Exception as error:
+            self._restart_what_was_stopped_before()
+            raise self._with_clients(error) from error
         outcome = transaction.roll_back(self._open, foreseen.origin, foreseen.earlier, rebooted=foreseen.rebooted)
         changed = not _same_layouts(foreseen.before, outcome.after)
         outcome = outcome._replace(changed=changed, altered=changed, rolled_back=None, wanted=foreseen.wanted)
@@ -246,7 +260,9 @@ class _Worker:
             )
             outcome = outcome._replace(rolled_back=False, missing=missing, error=failure)
             outcome = self._with_recovery_file(outcome, unfinished.before)
-        elif self._not_started:
+        else:
+            self._put_away(lambda: self._remember_what_is_back(outcome, unfinished))
+        if outcome.error is None and self._not_started:
             outcome = outcome._replace(error=self._clients_failure())
         self._put_away(lambda: state.clear_journal(self._places))
         self._end_lease()
@@ -260,12 +276,15 @@ class _Worker:
             # A mode that is pending, and nothing here may make it current.
             outcome = transaction.apply(self._open, foreseen.before, plan, wanted, self._course(foreseen))
             return self._waiting(outcome, foreseen, unfinished)
-        stopping = foreseen.stopping
-        earlier = unfinished.clients if unfinished else ()
-        restart = (*(unit for unit in earlier if unit not in stopping), *stopping)
+        stopping, restart = foreseen.stopping, self._to_restart(foreseen)
         self._warn(clients.leave_session(self._txid, self._watch))
         self._journal = self._intent(foreseen, plan, restart)
-        state.write_journal(self._places, self._journal)
+        try:
+            state.write_journal(self._places, self._journal)
+        except state.StateError:
+            # It may be there all the same: on a full disk the name is the last to fail.
+            self._as_it_was_found()
+            raise
         self._watch.did(_Begun(self._txid, foreseen.before, plan, restart))
         try:
             self._stop(stopping, restart)
@@ -273,10 +292,7 @@ class _Worker:
         except Exception as error:
             # Nothing was written to the driver.
             self._start(restart)
-            if unfinished is None:
-                state.clear_journal(self._places)
-            else:
-                state.write_journal(self._places, unfinished)
+            self._as_it_was_found()
             raise self._with_clients(error) from error
         self._start(restart)
         if outcome.error is None and self._not_started:
@@ -360,8 +376,8 @@ class _Worker:
 
     def _waiting(self, outcome: Outcome, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
         """A mode is stored and not current: the rest is done by a later run, for which the node can be kept."""
-        if unfinished is None and outcome.altered:
-            self._put_away(lambda: state.clear_journal(self._places))
+        if unfinished is None or not outcome.altered:
+            self._as_it_was_found()
         waiting = (*outcome.reset_required, *outcome.reboot_required)
         if self._orders.lease > 0 and self._orders.run_id:
             lease = state.Lease(
@@ -394,6 +410,11 @@ class _Worker:
         error.details["not_started"] = list(self._not_started)
         error.args = (" ".join((str(error), *self._not_started)),)
         return error
+
+    def _to_restart(self, foreseen: Foreseen) -> tuple[str, ...]:
+        """What is stopped now and what an earlier run has stopped, in stop order."""
+        earlier = self._unfinished.clients if self._unfinished else ()
+        return (*(unit for unit in earlier if unit not in foreseen.stopping), *foreseen.stopping)
 
     # --- clients ---------------------------------------------------------------------------------------------------
 
@@ -468,6 +489,18 @@ class _Worker:
         )
         return outcome._replace(remembered=True)
 
+    def _remember_what_is_back(self, outcome: Outcome, unfinished: state.Journal) -> None:
+        """A change that was written down as proven and is taken back all the same must not come with the next boot."""
+        persisted = state.read_wanted(self._places)
+        if persisted is None or persisted.txid != unfinished.txid:
+            return
+        former = state.read_previous(self._places)
+        keys = {_board(dump) for dump in persisted.gpus}
+        dumps = tuple(dump for gpu in outcome.after.gpus if _board(dump := layouts.dump(gpu)) in keys)
+        label, source = (former.label, former.source) if former else ("", "layout")
+        back = persisted._replace(txid=self._txid, written=state.utc_now(), who=self._orders.who, gpus=dumps)
+        state.write_wanted(self._places, back._replace(label=label, source=source))
+
     def _keep_result(self, outcome: Outcome, foreseen: Foreseen) -> None:
         """Keep what was done until the caller says that it has it: the connection to it may be gone."""
         result = {
@@ -492,6 +525,16 @@ class _Worker:
 
     def _end_lease(self) -> None:
         self._put_away(lambda: state.clear_lease(self._places))
+
+    def _as_it_was_found(self) -> None:
+        """Take this run's own record of what it is about away again."""
+        unfinished = self._unfinished
+        if self._journal is None:
+            return
+        if unfinished is None:
+            self._put_away(lambda: state.clear_journal(self._places))
+        else:
+            self._put_away(lambda: state.write_journal(self._places, unfinished))
 
     def _put_away(self, write: t.Callable[[], None]) -> None:
         """Write a record without which the layout is what the outcome says all the same."""
@@ -546,6 +589,10 @@ def digest(wanted: Wanted) -> str:
         for index, wish in sorted(wanted.wishes.items())
     ]
     return hashlib.sha256(repr((wanted.label, said)).encode()).hexdigest()
+
+
+def _board(dump: t.Mapping[str, t.Any]) -> tuple[t.Any, ...]:
+    return dump.get("pci_bus_id"), dump.get("uuid")
 
 
 def _same_layouts(one: Node, other: Node) -> bool:
