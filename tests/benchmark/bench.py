@@ -4,17 +4,24 @@
 
 """The numbers that this project watches, as tables; all of them also in ``.venv/bench.json``.
 
-    make bench                              everything, about a minute
-    python tests/benchmark/bench.py module  one part: engine, writes, planner, module, simulator
+    make bench                              everything, two to three minutes on two processors
+    python tests/benchmark/bench.py module  these parts: engine, writes, planner, module, simulator, reading, footprint,
+                                            transitions, impossible, faults
+    python tests/benchmark/bench.py --all-boards transitions impossible
+                                            every board that the simulator knows instead of a few; ten minutes and more
 
 Counts (calls, writes, bytes) repeat exactly. Times depend on the machine, so they are medians; two that are compared
-were taken in turns in the same run. Nothing here fails because a machine is slow.
+were taken in turns in the same run. Nothing here fails because a machine is slow. What the numbers mean:
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
 import datetime
+import functools
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -35,7 +42,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (  # no
     configs,
     driver,
     planner,
-    transaction,
+    reading,
 )
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import (  # noqa: E402
     Gpu,
@@ -44,8 +51,10 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import (
     Wanted,
     WishError,
 )
+from ansible_collections.gpufleet.mig.tests.benchmark import footprint, mig_parted, versus  # noqa: E402
+from ansible_collections.gpufleet.mig.tests.benchmark.hosts import OPENER, Host, timed  # noqa: E402
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import oracle  # noqa: E402
-from nvmlsim import Simulator  # noqa: E402
+from nvmlsim import load_boards  # noqa: E402
 
 BOARDS = {
     "A30": "a30-24gb",
@@ -54,6 +63,8 @@ BOARDS = {
     "B200": "b200-180gb",
     "RTX PRO 6000": "rtx-pro-6000-server",
 }
+# Enough of them for a run that somebody waits for: one of each kind of layout that is in wide use.
+FEW_BOARDS = {title: BOARDS[title] for title in ("A30", "A100-40", "H100-80")}
 GPUS = 8
 FULL = "all-1g"
 MIXED = "all-balanced"
@@ -65,12 +76,13 @@ Row = dict[str, t.Any]
 
 
 def engine(folder: pathlib.Path) -> list[Row]:
-    """A converged run: open NVML, read eight GPUs, resolve, compare, close. NVML calls and milliseconds of one."""
+    """A converged run: open NVML in a child, read eight GPUs, resolve, compare. NVML calls and milliseconds of one."""
     rounds = 20
     rows = []
     for title, board in BOARDS.items():
-        node = Simulator.create(folder / board, f"{GPUS}x{board}")
-        bring_to(node, FULL)
+        host = Host(folder / board, f"{GPUS}x{board}")
+        host.bring_to(label=FULL)
+        node = host.simulator
         node.call(converged_run)
         node.reset_calls()
         node.call(converged_run)
@@ -80,7 +92,7 @@ def engine(folder: pathlib.Path) -> list[Row]:
         rows.append(
             {
                 "board": title,
-                "devices": len(node.call(read).gpus[0].instances) * GPUS,
+                "devices": len(host.read().gpus[0].instances) * GPUS,
                 "NVML calls": len(calls),
                 "calls per GPU": round(len(calls) / GPUS, 1),
                 "of which writes": sum(call.write for call in calls),
@@ -93,35 +105,12 @@ def engine(folder: pathlib.Path) -> list[Row]:
 
 
 def converged_run() -> None:
-    """What mig_config does on a node that is as wanted, without Ansible."""
-    with driver.Session() as session:
-        node = session.read_node()
+    """What mig_config does with the driver on a node that is as wanted, without Ansible."""
+    node = reading.observe(OPENER)
     wanted = configs.resolve(node, label=FULL)
     answer = compare.verdict(node, wanted)
     if answer[0] != "match":
         raise RuntimeError(f"the node is not as wanted: {answer}")
-
-
-def read() -> Node:
-    with driver.Session() as session:
-        return session.read_node()
-
-
-def bring_to(node: Simulator, label: str) -> None:
-    """The whole way of a change, as the module goes it."""
-
-    def change() -> None:
-        before = read()
-        wanted = configs.resolve(before, label=label)
-        transaction.apply(driver.Session, before, planner.plan_node(before, wanted), wanted)
-
-    node.call(change)
-
-
-def timed(function: t.Callable[[], t.Any]) -> float:
-    started = time.perf_counter()
-    function()
-    return time.perf_counter() - started
 
 
 # --- writes -------------------------------------------------------------------------------------------------------
@@ -137,15 +126,15 @@ def writes(folder: pathlib.Path) -> list[Row]:
     """
     rows = []
     for title, board in BOARDS.items():
-        node = Simulator.create(folder / f"{board}-writes", f"{GPUS}x{board}")
-        bring_to(node, FULL)
+        host = Host(folder / board, f"{GPUS}x{board}")
+        host.bring_to(label=FULL)
         was = FULL
         for label in (MIXED, FULL, "all-2g", MIXED):
-            before = profiles_of(node)
-            node.reset_calls()
-            bring_to(node, label)
-            done = len(node.writes(ok=True))
-            after = profiles_of(node)
+            before = host.profiles()
+            host.simulator.reset_calls()
+            host.bring_to(label=label)
+            done = len(host.simulator.writes(ok=True))
+            after = host.profiles()
             # two writes each: the GI and the CI that fills it
             least = sum(2 * (((b - a) + (a - b)).total()) for b, a in zip(before, after, strict=True))
             anew = sum(2 * (b + a).total() for b, a in zip(before, after, strict=True))
@@ -161,11 +150,6 @@ def writes(folder: pathlib.Path) -> list[Row]:
             )
             was = label
     return rows
-
-
-def profiles_of(node: Simulator) -> list[collections.Counter[str]]:
-    """Per GPU, how many instances of each profile there are."""
-    return [collections.Counter(instance.profile.name for instance in gpu.instances) for gpu in node.call(read).gpus]
 
 
 # --- planner ------------------------------------------------------------------------------------------------------
@@ -217,18 +201,19 @@ def module(folder: pathlib.Path) -> list[Row]:
     """What an operator waits for on a converged host: mig_config beside ping, in turns, on the same host in one run."""
     rounds, warm_up = 40, 3
     board = BOARDS["A100-40"]
-    node = Simulator.create(folder / "module", f"{GPUS}x{board}")
-    bring_to(node, FULL)
+    host = Host(folder / "module", f"{GPUS}x{board}")
+    host.bring_to(label=FULL)
+    records = {"state_dir": str(host.state_dir)}
     tasks: list[dict[str, t.Any]] = [
         {"name": "Nothing but Ansible", "ansible.builtin.ping": None},
-        {"name": "Nothing to do", "gpufleet.mig.mig_config": {"label": FULL}},
-        {"name": "Nothing but reading", "gpufleet.mig.mig_info": None},
+        {"name": "Nothing to do", "gpufleet.mig.mig_config": {"label": FULL, **records}},
+        {"name": "Nothing but reading", "gpufleet.mig.mig_info": records},
     ]
     play = {"hosts": "localhost", "gather_facts": False, "tasks": tasks * (rounds + warm_up)}
-    times, _sizes = run_play(node, folder, play)
+    times, _sizes = run_play(host, folder, play)
     for action in times:
         times[action] = times[action][warm_up:]
-    _times, sizes = run_play(node, folder, {**play, "tasks": tasks}, ANSIBLE_KEEP_REMOTE_FILES="1")
+    _times, sizes = run_play(host, folder, {**play, "tasks": tasks}, ANSIBLE_KEEP_REMOTE_FILES="1")
     ping = statistics.median(times["ansible.builtin.ping"])
     rows = []
     for action, seconds in times.items():
@@ -248,7 +233,7 @@ def module(folder: pathlib.Path) -> list[Row]:
 
 
 def run_play(
-    node: Simulator, folder: pathlib.Path, play: Row, **environment: str
+    host: Host, folder: pathlib.Path, play: Row, **environment: str
 ) -> tuple[dict[str, list[float]], dict[str, int]]:
     """Seconds of each task by action, and the size of the file that each module was sent as, where these are kept."""
     playbook, times, remote = folder / "bench.yml", folder / "times", folder / "remote"
@@ -259,7 +244,7 @@ def run_play(
         check=True,
         stdout=subprocess.DEVNULL,
         stdin=subprocess.DEVNULL,
-        env=node.env(
+        env=host.simulator.env(
             {
                 **{name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")},
                 "PATH": f"{VENV / 'bin'}:{os.environ.get('PATH', os.defpath)}",
@@ -289,9 +274,9 @@ def run_play(
 
 def simulator(folder: pathlib.Path) -> list[Row]:
     """What one reading call costs through nvidia-ml-py, in microseconds, with all MIG devices there."""
-    node = Simulator.create(folder / "simulator", f"{GPUS}x{BOARDS['A100-40']}")
-    bring_to(node, FULL)
-    rows: list[Row] = node.call(reading_calls)
+    host = Host(folder / "simulator", f"{GPUS}x{BOARDS['A100-40']}")
+    host.bring_to(label=FULL)
+    rows: list[Row] = host.simulator.call(reading_calls)
     return rows
 
 
@@ -322,13 +307,35 @@ def reading_calls() -> list[Row]:
 
 # --- showing ------------------------------------------------------------------------------------------------------
 
-PARTS: dict[str, tuple[str, t.Callable[[pathlib.Path], list[Row]]]] = {
-    "engine": (f"A converged run inside the engine, {GPUS} GPUs with {FULL}", engine),
-    "writes": (f"Driver writes of a change, {GPUS} GPUs", writes),
-    "planner": ("The planner, one GPU, without simulator", lambda _folder: planning()),
-    "module": (f"Modules on a converged node of {GPUS} A100-40, in turns with ping", module),
-    "simulator": ("A reading call of the simulator, from nvidia-ml-py", simulator),
-}
+Part = tuple[str, t.Callable[[pathlib.Path], list[Row]]]
+
+
+def parts(all_boards: bool) -> dict[str, Part]:
+    few, some = (every_board(), every_board()) if all_boards else (FEW_BOARDS, BOARDS)
+    with_theirs = "with mig_config and with nvidia-mig-parted"
+    return {
+        "engine": (f"A converged run inside the engine, {GPUS} GPUs with {FULL}", engine),
+        "writes": (f"Driver writes of a change, {GPUS} GPUs", writes),
+        "planner": ("The planner, one GPU, without simulator", lambda _folder: planning()),
+        "module": (f"Modules on a converged node of {GPUS} A100-40, in turns with ping", module),
+        "simulator": ("A reading call of the simulator, from nvidia-ml-py", simulator),
+        "reading": ("Reading in a child and without one, A100-40, in turns", footprint.reading_time),
+        "footprint": (f"What a run of mig_config does to a host of {GPUS} A100-40", footprint.footprint),
+        "transitions": (
+            f"From each layout to each other, one GPU, {with_theirs}",
+            functools.partial(versus.transitions, boards=few),
+        ),
+        "impossible": (
+            f"A wish for more than a GPU can hold, {with_theirs}",
+            functools.partial(versus.impossible, boards=some),
+        ),
+        "faults": (f"A change of two A100-40 that goes wrong, {with_theirs}", versus.faults),
+    }
+
+
+def every_board() -> dict[str, str]:
+    """All boards that the simulator has figures of."""
+    return {key: key for key, board in load_boards().items() if board.mig_capable and board.profiles}
 
 
 def as_table(rows: list[Row]) -> str:
@@ -341,25 +348,40 @@ def as_table(rows: list[Row]) -> str:
     )
 
 
+def versions() -> dict[str, str]:
+    return {
+        "ansible-core": importlib.metadata.version("ansible-core"),
+        "nvidia-ml-py": importlib.metadata.version("nvidia-ml-py"),
+        "nvidia-mig-parted": mig_parted.version(),
+    }
+
+
 def main() -> None:
-    chosen = sys.argv[1:] or list(PARTS)
-    unknown = set(chosen) - set(PARTS)
+    parser = argparse.ArgumentParser(description="The numbers that this project watches.")
+    parser.add_argument("--all-boards", action="store_true", help="transitions and impossible on every board")
+    parser.add_argument("part", nargs="*", help=f"of {', '.join(parts(False))}; all of them if none is named")
+    arguments = parser.parse_args()
+    known = parts(arguments.all_boards)
+    unknown = set(arguments.part) - set(known)
     if unknown:
-        sys.exit(f"There is no part {', '.join(sorted(unknown))}. There are: {', '.join(PARTS)}.")
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
     report: dict[str, t.Any] = {
         "taken": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}",
+        "versions": versions(),
     }
     with tempfile.TemporaryDirectory(prefix="mig-bench-") as scratch:
-        for part in chosen:
-            title, measure = PARTS[part]
+        for part in arguments.part or known:
+            title, measure = known[part]
             folder = pathlib.Path(scratch) / part
             folder.mkdir()
+            started = time.monotonic()
             report[part] = measure(folder)
-            print(f"{title}\n{as_table(report[part])}\n", flush=True)
+            print(f"{title} ({time.monotonic() - started:.0f} s)\n{as_table(report[part])}\n", flush=True)
     target = VENV / "bench.json"
     target.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(f"{report['machine']}; the same in {target.relative_to(ROOT)}")
+    print(f"{report['machine']}; {', '.join(f'{name} {version}' for name, version in report['versions'].items())}")
+    print(f"The same is in {target.relative_to(ROOT)}.")
 
 
 if __name__ == "__main__":
