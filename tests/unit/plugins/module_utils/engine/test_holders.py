@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import stat
+import types
 import typing as t
 
 import pytest
@@ -181,6 +183,15 @@ def test_the_number_of_a_block_device_is_no_gpu(tree):
     tree.driver("Character devices:\n 29 fb\n\nBlock devices:\n  1 nvidia\n")
     tree.process(900, "python", files=["/dev/null"], file_system="devtmpfs")
     assert tree.scan() == []
+
+
+def test_a_block_device_with_the_number_of_a_gpu_is_none(tree, monkeypatch):
+    tree.process(900, "python", files=["/dev/null"], file_system="devtmpfs")
+    status = {"st_mode": stat.S_IFBLK | 0o600, "st_rdev": os.makedev(195, 0)}
+    monkeypatch.setattr(holders._Folder, "status", lambda _folder, _name: types.SimpleNamespace(**status))
+    assert tree.scan() == []
+    status["st_mode"] = stat.S_IFCHR | 0o600
+    assert tree.scan() == [(900, "/dev/null", 0, None, None)]
 
 
 def test_the_number_goes_before_the_name(tree, tmp_path):
@@ -418,6 +429,16 @@ def test_who_has_two_instances_open_is_in_both_with_the_files_of_each(tree):
     assert inside(node, 7)[0].opened == (capability_file(0, 7),)
 
 
+def test_who_has_two_compute_instances_open_is_in_both_with_the_files_of_each(tree):
+    gpu_instance, first, second = capability_file(0, 2), capability_file(0, 2, 0), capability_file(0, 2, 1)
+    tree.process(900, "python", JOB, [gpu_instance, first, second])
+    node = tree.attach(a100(("3g.20gb", 4, [1, 1, 1])))
+    assert [set(each.opened) for ci in range(3) for each in inside(node, 2, ci)] == [
+        {gpu_instance, first},
+        {gpu_instance, second},
+    ]
+
+
 def test_who_has_only_the_gpu_open_holds_the_gpu(tree):
     tree.process(811, "nv-hostengine", DCGM, ["/dev/nvidia0"])
     node = tree.attach(a100(("1g.5gb", 0)))
@@ -590,6 +611,7 @@ def test_what_is_held_is_said_with_who_holds_it(tree):
     said = holders.why_in_use(node, 0, 7)
     assert "process 900 (python) of Slurm job 123" in said
     assert "nv-hostengine" not in said
+    assert "process 900" not in holders.why_in_use(node, 0, 2)
 
 
 def test_monitoring_that_leaks_is_named_when_nobody_is_in_the_instance(tree):

@@ -303,6 +303,11 @@ OTHERS = {
     "nobody v2": (v2("/"), Owner()),
     "kernel without control groups": ("", Owner()),
     "lxc v2": (v2("/lxc.payload.trainer/system.slice/a.service"), container("lxc", identity="trainer")),
+    "lxc, seen from another group": (v2("/../lxc/101"), container("lxc", identity="101")),
+    "group of a unit that is called like one of containerd": (
+        v2("/system.slice/render.service/default/queue"),
+        Owner("unit", unit="render.service"),
+    ),
     "lxc of Proxmox": (v2("/lxc/101/ns/system.slice/a.service"), container("lxc", identity="101")),
     "systemd inside of a container": (
         v2(f"/docker/{ID}/system.slice/nvidia-dcgm.service"),
@@ -397,7 +402,20 @@ def test_what_is_found_can_be_printed():
 
 
 def test_what_is_found_is_short():
-    assert len(owner(v2(f"/system.slice/{'a' * 5000}")).unit) <= 256
+    assert len(owner(v2(f"/lxc/{'a' * 5000}")).container) == 256
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4:cpu:/system.slice/other.service\n1:name=systemd:/system.slice/own.service\n",
+        "1:name=systemd:/system.slice/own.service\n0::/system.slice/other.service\n",
+        "0::/system.slice/other.service\n1:name=systemd:/system.slice/own.service\n",
+        "4:cpu:/system.slice/other.service\n0::/system.slice/own.service\n",
+    ],
+)
+def test_the_unit_is_the_one_that_systemd_itself_wrote(text):
+    assert owner(text).unit == "own.service"
 
 
 def test_lines_in_any_order_say_the_same():
