@@ -303,8 +303,11 @@ class _Worker:
             try:
                 outcome = self._remembered(outcome, t.cast(Wanted, outcome.wanted))
             except state.StateError as error:
-                why = f"The layout was changed, but it could not be remembered for the next boot: {error}"
-                outcome = self._taken_back(outcome, foreseen, restart, MigError(why, **error.details))
+                if self._is_remembered():
+                    self._warn(str(error))
+                else:
+                    why = f"The layout was changed, but it could not be remembered for the next boot: {error}"
+                    outcome = self._taken_back(outcome, foreseen, restart, MigError(why, **error.details))
         outcome = outcome._replace(stopped=stopping)
         if outcome.error is None and waits:
             return self._waiting(outcome, foreseen, unfinished)
@@ -488,6 +491,14 @@ class _Worker:
             ),
         )
         return outcome._replace(remembered=True)
+
+    def _is_remembered(self) -> bool:
+        """Whether the record of this run is in its place, even if writing it ended with an error."""
+        try:
+            persisted = state.read_wanted(self._places)
+        except state.StateError:
+            return False
+        return persisted is not None and persisted.txid == self._txid
 
     def _remember_what_is_back(self, outcome: Outcome, unfinished: state.Journal) -> None:
         """A change that was written down as proven and is taken back all the same must not come with the next boot."""
