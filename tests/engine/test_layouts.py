@@ -91,6 +91,27 @@ def test_a_wide_compute_instance_beside_none_is_had_again_as_such(make_installat
     assert node.state() == before
 
 
+@pytest.mark.parametrize("profile_id", [0, 7])
+def test_of_two_kinds_that_fill_a_double_memory_instance_the_saved_one_is_had_again(make_installation, profile_id):
+    # mig-parted makes the plain one, which the engine would not choose.
+    installation = make_installation("1xh100-sxm5-80gb")
+    node = installation.node
+    node.enable(0)
+
+    def create(session):
+        profile = next(profile for profile in session.read_gpu(0).profiles if profile.name == "1g.20gb")
+        gi_id = session.create_gpu_instance(0, profile.id, profile.placements[1])
+        session.create_compute_instance(0, gi_id, 1, None, "", profile_id)
+
+    node.in_session(create)
+    before, layout = node.state(), saved(node)
+    assert before[0]["instances"][0][4][0][2] == profile_id
+    for meanwhile in ("all-1g.10gb", "all-1g.20gb"):
+        installation.change(label=meanwhile)
+        restore(installation, layout)
+        assert node.state() == before
+
+
 def test_what_is_right_already_is_not_touched(make_installation):
     installation = make_installation("1xa100-sxm4-40gb")
     node = installation.node

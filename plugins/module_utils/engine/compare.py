@@ -14,7 +14,19 @@ from __future__ import annotations
 
 import typing as t
 
-from .model import ComputeInstance, ComputeWish, Gpu, GpuInstance, GpuWish, InstanceWish, Node, Placement, Wanted
+from .model import (
+    ComputeInstance,
+    ComputeWish,
+    Gpu,
+    GpuInstance,
+    GpuWish,
+    InstanceWish,
+    Node,
+    Placement,
+    Profile,
+    Wanted,
+)
+from .profiles import is_wanted_kind
 
 MATCH = "match"
 DIFFER = "differ"
@@ -89,8 +101,8 @@ def _instance_sentences(instances: t.Sequence[GpuInstance], wishes: t.Sequence[I
             missing.append(_said(wish))
         else:
             surplus.remove(suitable)
-    with_places = any(wish.placement for wish in wishes)
-    unwanted = [_described(gi, with_places) for gi in surplus]
+    exactly = any(wish.placement for wish in wishes)
+    unwanted = [_described(gi, exactly) for gi in surplus]
     return [
         *(f"{_times(text, count)} missing" for text, count in _counted(missing)),
         *(f"{_times(text, count)} not wanted" for text, count in _counted(unwanted)),
@@ -108,51 +120,49 @@ def _is_as_wished(gi: GpuInstance, wish: InstanceWish) -> bool:
         return False
     remaining = list(gi.compute)
     for wished in sorted(wish.compute, key=lambda each: each.placement is None):
-        suitable = next((ci for ci in remaining if _is_ci_as_wished(ci, wished)), None)
+        suitable = next((ci for ci in remaining if _is_ci_as_wished(gi, ci, wished)), None)
         if suitable is None:
             return False
         remaining.remove(suitable)
     return True
 
 
-def _is_ci_as_wished(ci: ComputeInstance, wish: ComputeWish) -> bool:
-    return (ci.slices, ci.variant) == (wish.slices, wish.variant) and wish.placement in (None, ci.placement)
+def _is_ci_as_wished(gi: GpuInstance, ci: ComputeInstance, wish: ComputeWish) -> bool:
+    if (ci.slices, ci.variant) != (wish.slices, wish.variant) or wish.placement not in (None, ci.placement):
+        return False
+    return is_wanted_kind(gi.profile, ci, wish.profile_id)
 
 
 def _said(wish: InstanceWish) -> str:
-    parts = [_Part(ci.slices, ci.variant, ci.placement) for ci in wish.compute]
-    return f"{wish.profile.name}{_at(wish.placement)}{_inside(wish.profile.slices, parts)}"
+    return f"{wish.profile.name}{_at(wish.placement)}{_inside(wish.profile, wish.compute)}"
 
 
-def _described(gi: GpuInstance, with_places: bool) -> str:
-    """A GI in words; with places where the wish has them, since a right instance in a wrong place looks right else."""
-    parts = [_Part(ci.slices, ci.variant, ci.placement if with_places else None) for ci in gi.compute]
-    return f"{gi.profile.name}{_at(gi.placement if with_places else None)}{_inside(gi.profile.slices, parts)}"
-
-
-class _Part(t.NamedTuple):
-    """A CI as it is told."""
-
-    slices: int
-    variant: str
-    placement: t.Optional[Placement]
-
-    def __str__(self) -> str:
-        return f"{self.slices}c{f' ({self.variant})' if self.variant else ''}{_at(self.placement)}"
+def _described(gi: GpuInstance, exactly: bool) -> str:
+    """A GI in words; as exactly as an exact wish, since a right instance in a wrong place looks right otherwise."""
+    compute = [ComputeWish(ci.slices, None, ci.variant) for ci in gi.compute]
+    if exactly:
+        compute = [ComputeWish(ci.slices, ci.placement, ci.variant, ci.profile_id) for ci in gi.compute]
+    return f"{gi.profile.name}{_at(gi.placement if exactly else None)}{_inside(gi.profile, compute)}"
 
 
 def _at(placement: t.Optional[Placement]) -> str:
     return "" if placement is None else f" at {placement.start}"
 
 
-def _inside(gi_slices: int, compute: t.Sequence[_Part]) -> str:
+def _inside(profile: Profile, compute: t.Sequence[ComputeWish]) -> str:
     """The CIs of a GI in words; nothing for the usual single one that fills it."""
     if not compute:
         return " without compute instance"
-    if [part.slices for part in compute] == [gi_slices]:
-        return ""
-    largest_first = sorted(compute, key=lambda part: (-part.slices, part.variant, part.placement or Placement(0, 0)))
-    return f" with {' + '.join(map(str, largest_first))}"
+    if [ci.slices for ci in compute] == [profile.slices]:
+        kinds = [each.id for each in profile.compute or () if each.slices == profile.slices]
+        several = len(kinds) > 1 and compute[0].profile_id in kinds
+        return f" with compute profile {compute[0].profile_id}" if several else ""
+    largest_first = sorted(compute, key=lambda ci: (-ci.slices, ci.variant, ci.placement or Placement(0, 0)))
+    return f" with {' + '.join(map(_compute_in_words, largest_first))}"
+
+
+def _compute_in_words(ci: ComputeWish) -> str:
+    return f"{ci.slices}c{f' ({ci.variant})' if ci.variant else ''}{_at(ci.placement)}"
 
 
 def _counted(texts: t.Iterable[str]) -> list[tuple[str, int]]:

@@ -358,9 +358,9 @@ def _id_in_words(instance: _Instance) -> str:
 
 
 def _compute_wish(profile: Profile, saved: _Compute) -> ComputeWish:
-    """The CI that fills its GI has one place and one kind there, which only the driver knows: neither is asked for."""
+    """The CI that fills its GI has one place there, which only the driver knows, and sometimes one of several kinds."""
     if saved.slices == profile.slices:
-        return ComputeWish(saved.slices)
+        return ComputeWish(saved.slices, profile_id=saved.profile_id)
     return ComputeWish(saved.slices, saved.placement, saved.variant)
 
 
@@ -546,7 +546,8 @@ def _read_device_instance(data: t.Any, where: str) -> _Instance:
         if enum not in names.COMPUTE_PROFILE_ENUMS:
             raise WishError(f"ProfileID of {inside} is {quoted(enum)}, which is no compute instance profile of NVML")
         slices, variant = names.COMPUTE_PROFILE_ENUMS[enum]
-        compute.append(_Compute(None, "", slices, variant, None, None, None))
+        # Ids of these profiles are the numbers of the enum in every listing that is public.
+        compute.append(_Compute(None, "", slices, variant, None, enum, None))
     return _Instance(
         id=None,
         enum=_number(instance, "ProfileID", where),

@@ -49,6 +49,7 @@ from .profiles import (
     compute_sizes,
     engines_exceeded,
     is_unlisted_compute_placement,
+    is_wanted_kind,
     name_of,
     span,
 )
@@ -440,7 +441,7 @@ def _regrouping(
         loss = _loss(destroyed)
         if best is not None and loss > best[0][0]:
             continue
-        missing = _missing(kept, sought)
+        missing = _missing(profile, kept, sought)
         created = None if missing is None else _place_compute(gpu, profile, kept, missing)
         if created is None:
             continue
@@ -464,16 +465,23 @@ def _subsets(cis: tuple[ComputeInstance, ...]) -> t.Iterator[tuple[ComputeInstan
         yield from itertools.combinations(cis, size)
 
 
-def _missing(kept: t.Iterable[ComputeInstance], wishes: tuple[ComputeWish, ...]) -> t.Optional[tuple[ComputeWish, ...]]:
+def _missing(
+    profile: Profile, kept: t.Iterable[ComputeInstance], wishes: tuple[ComputeWish, ...]
+) -> t.Optional[tuple[ComputeWish, ...]]:
     """The wishes that these CIs do not serve; ``None`` if one of the CIs serves no wish."""
     missing = list(wishes)
     for ci in kept:
         # A wish for exactly this place can only be served by what is there; so it goes before one for any place.
-        suitable = [ComputeWish(ci.slices, place, ci.variant) for place in (ci.placement, None)]
-        served = next((each for each in suitable if each in missing), None)
-        if served is None:
+        suitable = [
+            each
+            for each in missing
+            if (each.slices, each.variant) == (ci.slices, ci.variant)
+            and each.placement in (ci.placement, None)
+            and is_wanted_kind(profile, ci, each.profile_id)
+        ]
+        if not suitable:
             return None
-        missing.remove(served)
+        missing.remove(min(suitable, key=lambda each: (each.placement is None, each.profile_id is None)))
     return tuple(missing)
 
 
@@ -510,7 +518,7 @@ def _place_compute(
 
 def _compute_places(architecture: str, profile: Profile, wish: ComputeWish) -> list[tuple[int, Placement]]:
     """Where a wanted CI can be, each place with its rank in ``compute_placements``."""
-    usual = compute_placements(architecture, profile, wish.slices, wish.variant)
+    usual = compute_placements(architecture, profile, wish.slices, wish.variant, wish.profile_id)
     exact = wish.placement
     if exact is None:
         return list(enumerate(usual))
@@ -522,19 +530,20 @@ def _compute_places(architecture: str, profile: Profile, wish: ComputeWish) -> l
 
 
 def _new_ci(profile: Profile, wish: ComputeWish, placement: Placement) -> ComputeInstance:
-    kind = compute_profile(profile, wish.slices, wish.variant)
+    kind = compute_profile(profile, wish.slices, wish.variant, wish.profile_id)
     return ComputeInstance(
         id=None,
         slices=wish.slices,
         placement=placement,
         variant=wish.variant,
-        profile_id=kind.id if kind else None,
+        profile_id=kind.id if kind else wish.profile_id,
         name=name_of(profile, wish.slices),
     )
 
 
-def _compute_wish_order(wish: ComputeWish) -> tuple[bool, int, str, Placement]:
-    return wish.placement is None, -wish.slices, wish.variant, wish.placement or Placement(0, 0)
+def _compute_wish_order(wish: ComputeWish) -> tuple[t.Any, ...]:
+    profile_id = -1 if wish.profile_id is None else wish.profile_id
+    return wish.placement is None, -wish.slices, wish.variant, wish.placement or Placement(0, 0), profile_id
 
 
 def _compute_order(regrouping: _Regrouping) -> tuple[tuple[int, int], ...]:
@@ -580,12 +589,19 @@ def _create_steps(gpu: Gpu, layout: _Layout) -> t.Iterator[Step]:
             yield Step(
                 "create_ci",
                 gpu.index,
+                profile_id=_unusual_kind(seat.profile, ci),
                 placement=seat.placement,
                 slices=ci.slices,
                 compute_placement=ci.placement,
                 name=ci.name,
                 variant=ci.variant,
             )
+
+
+def _unusual_kind(profile: Profile, ci: ComputeInstance) -> t.Optional[int]:
+    """The profile of a CI where it has to be said: only an exact layout wants another kind than the driver's own."""
+    usual = compute_profile(profile, ci.slices, ci.variant)
+    return None if usual is not None and usual.id == ci.profile_id else ci.profile_id
 
 
 def _instance_after(seat: _Seat) -> GpuInstance:

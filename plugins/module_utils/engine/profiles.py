@@ -16,7 +16,7 @@ import functools
 import re
 import typing as t
 
-from .model import ComputeProfile, Engines, Placement, Profile, WishError
+from .model import ComputeInstance, ComputeProfile, Engines, Placement, Profile, WishError
 
 EXAMPLES = "1g.5gb, 1g.5gb+me, 1c.3g.20gb or 1g"
 
@@ -241,20 +241,33 @@ def compute_sizes(profile: Profile) -> tuple[int, ...]:
     return tuple(sorted({size for size in usual if size < profile.slices} | {profile.slices}, reverse=True))
 
 
-def compute_profile(profile: Profile, slices: int, variant: str = "") -> t.Optional[ComputeProfile]:
+def compute_profile(
+    profile: Profile, slices: int, variant: str = "", profile_id: t.Optional[int] = None
+) -> t.Optional[ComputeProfile]:
     """The driver's CI profile of so many slices, ``None`` where it is not listed.
 
-    When it fills the GI and there are several, the one with most multiprocessors (H100 1g.20gb has only a wide one);
-    for a part of the GI the one of ``variant``, usually the plain one.
+    When it fills the GI and there are several, the one of ``profile_id``, else the one with most multiprocessors (H100
+    1g.20gb has only a wide one); for a part of the GI the one of ``variant``, usually the plain one.
     """
     listed = [each for each in profile.compute or () if each.slices == slices]
     if slices == profile.slices:
-        return max(listed, key=lambda each: each.multiprocessors, default=None)
+        exactly = next((each for each in listed if each.id == profile_id), None)
+        return exactly or max(listed, key=lambda each: each.multiprocessors, default=None)
     return next((each for each in listed if each.variant == variant), None)
 
 
+def is_wanted_kind(profile: Profile, ci: ComputeInstance, profile_id: t.Optional[int]) -> bool:
+    """Whether a CI of a GI is of the kind that a saved one of as many slices was.
+
+    Where the GI does not have that kind, as with another driver, any will do.
+    """
+    if None in (profile_id, ci.profile_id) or ci.profile_id == profile_id:
+        return True
+    return profile.compute is not None and profile_id not in {each.id for each in profile.compute}
+
+
 def compute_placements(
-    gpu_architecture: str, gi_profile: Profile, slices: int, variant: str = ""
+    gpu_architecture: str, gi_profile: Profile, slices: int, variant: str = "", profile_id: t.Optional[int] = None
 ) -> tuple[Placement, ...]:
     """Where a CI of so many slices can be in a GI, preferred ones first; empty when the GI has no such CI.
 
@@ -262,7 +275,7 @@ def compute_placements(
     starts aligned to the next power of two, and on Ampere after those also every other span that fits. The rev1 CI of
     one slice spans two (H100: 0:2 in a 2g.20gb).
     """
-    listed = compute_profile(gi_profile, slices, variant)
+    listed = compute_profile(gi_profile, slices, variant, profile_id)
     if listed is not None and listed.placements:
         return listed.placements
     if variant and slices < gi_profile.slices:

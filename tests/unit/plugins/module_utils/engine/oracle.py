@@ -34,8 +34,8 @@ class Slot(t.NamedTuple):
     span: Span
 
 
-ComputeItem = tuple[int, str, t.Optional[Span]]
-"""A wanted CI: slices, variant, exact span or None."""
+ComputeItem = tuple[int, str, t.Optional[Span], t.Optional[int]]
+"""A wanted CI: slices, variant, exact span or None, id of its profile or None."""
 
 
 class Item(t.NamedTuple):
@@ -185,17 +185,20 @@ def final_layouts(kinds: tuple[Kind, ...], items: tuple[Item, ...]) -> tuple[Fin
     return tuple(found)
 
 
-def compute_windows(architecture: str, profile: model.Profile, slices: int, variant: str = "") -> tuple[Span, ...]:
+def compute_windows(
+    architecture: str, profile: model.Profile, slices: int, variant: str = "", kind: t.Optional[int] = None
+) -> tuple[Span, ...]:
     """Where a CI can be inside a GI: as the driver lists it, else by the rule of the architecture.
 
-    Several kinds of as many slices differ in multiprocessors: the CI that fills a GI is the one with most of them, a
-    smaller CI is the plain one, or another one that is wanted by its variant. Ampere places a CI at any start; later
-    chips have a binary tree, in which a span starts at a multiple of the next power of two. There is no rule for
-    variants but one: rev1 has one slice and the multiprocessors of two, so it is on a pair of slices.
+    Several kinds of as many slices differ in multiprocessors: the CI that fills a GI is the one with most of them if
+    ``kind`` does not say which, a smaller CI is the plain one, or another one that is wanted by its variant. Ampere
+    places a CI at any start; later chips have a binary tree, in which a span starts at a multiple of the next power of
+    two. There is no rule for variants but one: rev1 has one slice and the multiprocessors of two, so it is on a pair of
+    slices.
     """
     offered = [each for each in profile.compute or () if each.slices == slices and each.placements]
     if slices == profile.slices:
-        offered.sort(key=lambda each: -each.multiprocessors)
+        offered.sort(key=lambda each: (each.id != kind, -each.multiprocessors))
     else:
         offered = [each for each in offered if each.variant == variant]
     if offered:
@@ -212,11 +215,28 @@ def windows_for(architecture: str, profile: model.Profile, item: ComputeItem) ->
 
     That is any span that fits on Ampere, and for a variant that no GI lists, since then nothing contradicts it.
     """
-    slices, variant, exact = item
-    listed = compute_windows(architecture, profile, slices, variant)
+    slices, variant, exact, kind = item
+    listed = compute_windows(architecture, profile, slices, variant, kind)
     if exact is None:
         return listed
     return (exact,) if exact in listed or fits_unlisted(architecture, profile, slices, variant, exact) else ()
+
+
+def is_of_kind(profile: model.Profile, instance: model.ComputeInstance, kind: t.Optional[int]) -> bool:
+    """Whether a CI has the profile that a saved one had; any will do where the GI has not got that one."""
+    offered = [each.id for each in profile.compute or ()]
+    missing = profile.compute is not None and kind not in offered
+    return kind is None or instance.profile_id is None or instance.profile_id == kind or missing
+
+
+def kind_created(profile: model.Profile, step: model.Step) -> t.Optional[int]:
+    """The profile that the driver takes for a CI: the one asked for if the GI has it, else its own choice."""
+    alike = [each for each in profile.compute or () if each.slices == step.slices]
+    if step.slices != profile.slices:
+        alike = [each for each in alike if each.variant == step.variant]
+    if not alike:
+        return step.profile_id
+    return min(alike, key=lambda each: (each.id != step.profile_id, -each.multiprocessors)).id
 
 
 def fits_unlisted(architecture: str, profile: model.Profile, slices: int, variant: str, span: Span) -> bool:
@@ -252,10 +272,12 @@ def compute_fits(
     def complete(index: int, unused: tuple[model.ComputeInstance, ...], taken: frozenset[int]) -> bool:
         if index == len(wished):
             return not unused
-        slices, variant, exact = wished[index]
+        slices, variant, exact, kind = wished[index]
         for position, instance in enumerate(unused):
             fulfils = (instance.slices, instance.variant) == (slices, variant)
             if not fulfils or exact not in (None, span_of(instance.placement)):
+                continue
+            if not is_of_kind(profile, instance, kind):
                 continue
             if complete(index + 1, unused[:position] + unused[position + 1 :], taken):
                 return True
@@ -338,7 +360,7 @@ def items_of(wish: model.GpuWish) -> tuple[Item, ...]:
 
 def compute_item(wished: model.ComputeWish) -> ComputeItem:
     """A wanted CI as plain values."""
-    return (wished.slices, wished.variant, wished.placement and span_of(wished.placement))
+    return (wished.slices, wished.variant, wished.placement and span_of(wished.placement), wished.profile_id)
 
 
 Possibilities = tuple[list[set[Cost]], FinalLayout]
@@ -467,12 +489,14 @@ class Replay:
         require(step.slices and step.compute_placement, f"{step} does not say what or where")
         slices, window = t.cast(int, step.slices), span_of(step.compute_placement)
         architecture = self.gpu.architecture
-        windows = windows_for(architecture, gi.profile, (slices, step.variant, window))
+        windows = windows_for(architecture, gi.profile, (slices, step.variant, window, step.profile_id))
         require(windows, f"{step}: no such place in this instance")
         for other in gi.compute:
             taken = compute_taken(architecture, span_of(other.placement)) & compute_taken(architecture, window)
             require(not taken, f"{step}: compute slices are taken")
-        new = model.ComputeInstance(None, slices, model.Placement(*window), step.variant)
+        new = model.ComputeInstance(
+            None, slices, model.Placement(*window), step.variant, kind_created(gi.profile, step)
+        )
         self.layout[span] = gi._replace(compute=(*gi.compute, new))
 
     def slots(self) -> tuple[Slot, ...]:
@@ -542,6 +566,7 @@ def is_wanted(gi: model.GpuInstance, wanted: model.InstanceWish) -> bool:
         all(
             (instance.slices, instance.variant) == (ci.slices, ci.variant)
             and ci.placement in (None, instance.placement)
+            and is_of_kind(gi.profile, instance, ci.profile_id)
             for instance, ci in zip(order, wanted.compute)
         )
         for order in itertools.permutations(gi.compute)
@@ -568,11 +593,15 @@ class Case(t.NamedTuple):
 
 
 class Part(t.NamedTuple):
-    """A CI that can be in a GI. Its span can be wider than its slices: the one of H100's 1g.20gb has 1 and spans 2."""
+    """A CI that can be in a GI. Its span can be wider than its slices: the one of H100's 1g.20gb has 1 and spans 2.
+
+    ``kind`` is the id of the profile where it fills its GI; there can be several.
+    """
 
     slices: int
     variant: str
     span: Span
+    kind: t.Optional[int] = None
 
 
 def gpu_with(board: str, layout: t.Iterable[Slot]) -> model.Gpu:
@@ -598,11 +627,11 @@ def wish_for(gpu: model.Gpu, layout: t.Iterable[Slot], exact: bool = False) -> m
 
 
 def exactly(gi: model.GpuInstance) -> model.InstanceWish:
-    """The wish to have this GI as it is, where it is; of the CI that fills it there is only one, so without place."""
+    """The wish to have this GI as it is, where it is; the CI that fills it is wanted by its profile, not its place."""
     compute = tuple(
-        model.ComputeWish(
-            instance.slices, None if instance.slices == gi.profile.slices else instance.placement, instance.variant
-        )
+        model.ComputeWish(instance.slices, profile_id=instance.profile_id)
+        if instance.slices == gi.profile.slices
+        else model.ComputeWish(instance.slices, instance.placement, instance.variant)
         for instance in gi.compute
     )
     return model.InstanceWish(gi.profile, compute, gi.placement)
@@ -620,6 +649,7 @@ class CaseMaker:
     def __init__(self, board: str, seed: int) -> None:
         self.board = board
         self.random = random.Random(f"{board}/{seed}")
+        self.pids = itertools.count(1000)
 
     @functools.cached_property
     def layouts_by_size(self) -> dict[int, list[tuple[Slot, ...]]]:
@@ -690,9 +720,8 @@ class CaseMaker:
         if chance < 0.1:
             return []
         if chance < 0.75:
-            offered = boards.compute_profiles(self.board, profile.name)
-            filling = compute_windows(architecture, profile._replace(compute=offered), profile.slices)[0]
-            return [Part(profile.slices, "", filling)]
+            filling = [part for part in self._parts(architecture, profile) if part.slices == profile.slices]
+            return [self.random.choice(filling)]
         possible = self._parts(architecture, profile)
         self.random.shuffle(possible)
         chosen: list[Part] = []
@@ -710,7 +739,9 @@ class CaseMaker:
         """
         offered = boards.compute_profiles(self.board, profile.name)
         parts = {
-            Part(each.slices, "" if each.slices == profile.slices else each.variant, span_of(place))
+            Part(each.slices, "", span_of(place), each.id)
+            if each.slices == profile.slices
+            else Part(each.slices, each.variant, span_of(place))
             for each in offered
             for place in each.placements
         }
@@ -723,16 +754,17 @@ class CaseMaker:
     def _compute_instance(self, number: int, part: Part, busy_share: float) -> model.ComputeInstance:
         processes = []
         if self._by_chance(busy_share):
-            processes.append(model.Process(self.random.randrange(1000, 99999), "python"))
+            processes.append(model.Process(next(self.pids), "python"))
         if self._by_chance(0.1):
-            pid = self.random.randrange(100000, 999999)
-            processes.append(model.Process(pid, "nvidia-persiste", kind="open", listed=False, cooperative=True))
+            daemon = model.Process(next(self.pids), "nvidia-persiste", kind="open", listed=False, cooperative=True)
+            processes.append(daemon)
         promises = self.random.choice((0, 0, 0, 0, 0, 1, 1, 2))
         return model.ComputeInstance(
             id=number,
             slices=part.slices,
             placement=model.Placement(*part.span),
             variant=part.variant,
+            profile_id=part.kind,
             processes=tuple(processes),
             reservations=tuple(
                 model.Reservation(f"job {self.random.randrange(10)}", "test") for _each in range(promises)
@@ -752,7 +784,7 @@ class CaseMaker:
             instances = [
                 self._instance(gpu, self.random.choice(profiles)) for _each in range(self.random.randint(1, 5))
             ]
-        elif chance < 0.55:
+        elif chance < 0.6:
             instances = [exactly(gi) for gi in self.furnished().instances]
         else:
             by_id = {profile.id: profile for profile in gpu.profiles or ()}
@@ -804,7 +836,10 @@ class CaseMaker:
             elif place is not None and self._by_chance(0.5):
                 parts.sort(key=lambda part: -part.slices)
                 wishes = tuple(
-                    model.ComputeWish(part.slices, model.Placement(*part.span), part.variant) for part in parts
+                    model.ComputeWish(part.slices, profile_id=part.kind)
+                    if part.slices == profile.slices
+                    else model.ComputeWish(part.slices, model.Placement(*part.span), part.variant)
+                    for part in parts
                 )
                 return model.InstanceWish(profile, wishes, place)
         compute = tuple(model.ComputeWish(slices) for slices in sorted(sizes, reverse=True))

@@ -165,6 +165,16 @@ def test_an_exact_wish_can_want_a_variant_of_a_compute_instance():
     )
 
 
+def test_an_exact_wish_can_want_one_of_two_kinds_that_fill_a_gpu_instance():
+    found = boards.gpu("h100-sxm5-80gb", instances=[("1g.20gb", 2)])
+    gi = found.instances[0]
+    wanted = InstanceWish(gi.profile, (ComputeWish(1, profile_id=0),), gi.placement)
+    assert compare.differences(found, GpuWish(True, (wanted,))) == (
+        "1 x 1g.20gb at 2 with compute profile 0 is missing",
+        "1 x 1g.20gb at 2 with compute profile 7 is not wanted",
+    )
+
+
 def test_exact_wishes_choose_before_others():
     anywhere = exact(4)._replace(placement=None)
     for instances in ([("3g.20gb", 0), ("3g.20gb", 4)], [("3g.20gb", 4), ("3g.20gb", 0)]):

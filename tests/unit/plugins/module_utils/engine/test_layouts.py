@@ -132,16 +132,45 @@ def test_every_place_and_compute_instance_is_wanted_as_it_was() -> None:
     assert [(each.profile.name, each.placement, each.compute) for each in wanted.wishes[0].instances] == [
         ("3g.20gb", Placement(4, 4), (ComputeWish(1, Placement(0, 1)), ComputeWish(2, Placement(1, 2)))),
         ("2g.10gb", Placement(2, 2), ()),
-        ("1g.5gb", Placement(0, 1), (ComputeWish(1),)),
+        ("1g.5gb", Placement(0, 1), (ComputeWish(1, profile_id=0),)),
     ]
     assert wanted.wishes[0].said == "3g.20gb at 4, 2g.10gb at 2, 1g.5gb at 0, as saved"
 
 
-def test_the_compute_instance_that_fills_a_double_memory_instance_has_the_one_place_that_there_is() -> None:
+@pytest.mark.parametrize("profile_id", [0, 7])
+def test_of_two_kinds_of_compute_instances_that_fill_a_double_memory_instance_the_saved_one_is_wanted(
+    profile_id: int,
+) -> None:
     gpu = boards.gpu(H100, instances=[("1g.20gb", 2)])
-    assert gpu.instances[0].compute[0].placement == Placement(0, 2)
-    wish = layouts.resolve(boards.dgx(H100, 1), [saved(gpu)]).wishes[0]
-    assert wish.instances[0].compute == (ComputeWish(1),)
+    gi = gpu.instances[0]
+    kinds = {each.id: each for each in boards.compute_profiles(H100, "1g.20gb")}
+    there = {
+        each: gi._replace(compute=(gi.compute[0]._replace(profile_id=each, placement=kinds[each].placements[0]),))
+        for each in kinds
+    }
+    wish = layouts.resolve(boards.dgx(H100, 1), [saved(gpu._replace(instances=(there[profile_id],)))]).wishes[0]
+    assert wish.instances[0].compute == (ComputeWish(1, profile_id=profile_id),)
+    assert planner.plan_gpu(boards.gpu(H100), wish).steps[-1].profile_id == profile_id
+    for present, instance in there.items():
+        now = gpu._replace(instances=(instance,))
+        as_saved = present == profile_id
+        assert (compare.differences(now, wish) == ()) is as_saved
+        assert [step.kind for step in planner.plan_gpu(now, wish).steps] == (
+            [] if as_saved else ["destroy_ci", "create_ci"]
+        )
+        # A label does not care which of the two it is, and takes nothing away from those who have either.
+        label = GpuWish(True, (wish.instances[0]._replace(compute=(ComputeWish(1),), placement=None),))
+        assert compare.differences(now, label) == ()
+        assert planner.plan_gpu(now, label).steps == ()
+
+
+def test_where_the_driver_does_not_have_the_saved_kind_the_one_it_has_will_do() -> None:
+    gpu = boards.gpu(H100, instances=[("1g.20gb", 2)])
+    data = saved(gpu)
+    data["instances"][0]["compute_instances"][0]["profile_id"] = 5
+    wish = layouts.resolve(boards.node(gpu), [data]).wishes[0]
+    assert compare.differences(gpu, wish) == ()
+    assert planner.plan_gpu(gpu, wish).steps == ()
 
 
 def test_a_wide_compute_instance_in_a_larger_gpu_instance_stays_wide() -> None:
@@ -326,7 +355,7 @@ def test_a_checkpoint_of_mig_parted_is_a_layout_in_the_numbers_of_nvml() -> None
     assert [(each.profile.name, each.placement, each.compute) for each in wish.instances] == [
         ("3g.20gb", Placement(4, 4), (ComputeWish(1), ComputeWish(2))),
         ("2g.10gb", Placement(2, 2), ()),
-        ("1g.5gb+me", Placement(0, 1), (ComputeWish(1),)),
+        ("1g.5gb+me", Placement(0, 1), (ComputeWish(1, profile_id=0),)),
     ]
     assert wanted_of(checkpoint(mode=0)).wishes[0] == GpuWish(False, said="MIG off, as saved")
     assert wanted_of(checkpoint()).wishes[0].enabled
@@ -335,7 +364,10 @@ def test_a_checkpoint_of_mig_parted_is_a_layout_in_the_numbers_of_nvml() -> None
 def test_the_wide_compute_instance_of_a_checkpoint_fills_a_small_instance_and_is_a_variant_in_a_larger_one() -> None:
     node = boards.dgx(H100, 1)
     wish = layouts.resolve(node, checkpoint(placed(9, 0, 2, 7), placed(1, 2, 2, 7), uuid=node.gpus[0].uuid)).wishes[0]
-    assert [each.compute for each in wish.instances] == [(ComputeWish(1),), (ComputeWish(1, None, "rev1"),)]
+    assert [each.compute for each in wish.instances] == [
+        (ComputeWish(1, profile_id=7),),
+        (ComputeWish(1, None, "rev1"),),
+    ]
 
 
 def test_a_board_that_a_checkpoint_has_and_the_node_has_not_is_refused() -> None:

@@ -96,7 +96,7 @@ def test_a_random_change_is_the_best_one_and_refused_only_when_impossible(board:
 @pytest.mark.parametrize("board", [A30, A100, H100, B200, RTX])
 def test_the_random_changes_are_of_every_kind(board: str) -> None:
     # What the tests above compare would be little if the sample were all of one kind.
-    cases = list(oracle.CaseMaker(board, 1).cases(300))
+    cases = list(oracle.CaseMaker(board, 1).cases(400))
     best = [oracle.best(case.gpu, case.wish) for case in cases]
     before = [gi for case in cases for gi in case.gpu.instances]
     wanted = [instance for case in cases for instance in case.wish.instances]
@@ -137,6 +137,9 @@ def test_the_random_changes_have_variants_of_compute_instances(board: str) -> No
     wanted = [ci for case in cases for instance in case.wish.instances for ci in instance.compute]
     assert sum(bool(instance.variant) for instance in before) >= 10
     assert sum(bool(ci.variant) for ci in wanted) >= 3
+    # One profile of double memory has two kinds of CI that fill it.
+    assert sum(ci.slices == 1 and ci.profile_id == 7 for ci in wanted) >= 3
+    assert sum(ci.slices == 1 and ci.profile_id == 0 for ci in wanted) >= 3
 
 
 # --- the comparison itself notices planners that are wrong ------------------------------------------------------------
@@ -190,8 +193,8 @@ def content_with_the_highest_places(gpu: model.Gpu, wish: model.GpuWish) -> mode
         model.InstanceWish(
             by_id[slot.profile_id],
             tuple(
-                model.ComputeWish(slices, place and model.Placement(*place), variant)
-                for slices, variant, place in item.compute
+                model.ComputeWish(slices, place and model.Placement(*place), variant, kind)
+                for slices, variant, place, kind in item.compute
             ),
             model.Placement(*slot.span),
         )
