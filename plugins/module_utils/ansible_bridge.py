@@ -276,7 +276,8 @@ def config(module: AnsibleModule) -> Result:
         return {**result, "msg": _summary("as wanted", node, wanted) if resolve else "There is no unfinished change."}
     result["differences"] = _in_words(node, differences)
     if not module.check_mode:
-        return {**result, **_change(task)}
+        change = _change(task)
+        return change if change.get("failed") else {**result, **change}
     if unfinished is not None and unfinished.get("running"):
         return {**result, **_would_wait(unfinished, wanted)}
     return {**result, **_prediction(task, unfinished)}
@@ -661,7 +662,8 @@ def reset(module: AnsibleModule) -> Result:
     if not targets and unfinished is None:
         return {**result, "msg": "No MIG mode is pending, so nothing was reset."}
     if not module.check_mode:
-        return {**result, **_reset(task, job)}
+        change = _reset(task, job)
+        return change if change.get("failed") else {**result, **change}
     if unfinished is not None and unfinished.get("running"):
         return {**result, **_would_wait(unfinished, Wanted("", "layout", {}))}
     return {**result, **_foreseen_reset(task, job, indices)}
