@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check test counts bench build format clean
+.PHONY: help demo setup check test counts torture bench build format clean
 
 # The first interpreter that really runs, of those that ansible-core 2.19 supports. Choose another one with PYTHON=...
 PYTHON = $(shell tools/find_python.sh 3.11 3.12 3.13)
@@ -25,6 +25,11 @@ test: setup ## all tests; only some of them with STEPS="unit lint"
 
 counts: setup ## all tests, then remember how many there are: from then on, fewer are a failure
 	@.venv/bin/python tools/run_tests.py --write-counts $(STEPS)
+
+SEED = 1
+COUNT = 10000
+torture: ready ## random accidents, COUNT=10000 of them, drawn from SEED=1: is ever a layout lost?
+	@.venv/bin/python tests/torture/torture.py --seed $(SEED) --count $(COUNT)
 
 bench: ready ## the numbers: calls, writes, milliseconds, bytes; also in .venv/bench.json
 	@.venv/bin/python tests/benchmark/bench.py

@@ -335,7 +335,7 @@ def import_commands() -> list[Command]:
 
 def typing_commands() -> list[Command]:
     """Types of everything; through the collection's tree, except for the simulator, which is a project of its own."""
-    folders = [COLLECTION / name for name in ("plugins", "tests/benchmark", "tests/engine", "tests/unit", "tools")]
+    folders = [COLLECTION / name for name in ("plugins", "tests/benchmark", "tests/engine", "tests/torture", "tests/unit", "tools")]
     folders.append(SIMULATOR / "nvmlsim")
     search_path = f"{VENV / 'collections'}:{SIMULATOR}"
     return [Command([BIN / "mypy", *folders], environment={"MYPYPATH": search_path})]
@@ -385,6 +385,7 @@ def steps() -> list[Step]:
         Step("unit", python_tests("tests/unit"), junit(".venv/log/tests-unit.xml"), seconds=60),
         Step("simulator", python_tests("tests/simulator"), junit(".venv/log/tests-simulator.xml"), seconds=60),
         Step("engine", python_tests("tests/engine"), junit(".venv/log/tests-engine.xml"), seconds=60),
+        Step("torture", python_tests("tests/torture"), junit(".venv/log/tests-torture.xml"), seconds=150),
         Step("demo", python_tests("tests/demo"), junit(".venv/log/tests-demo.xml"), seconds=30),
         Step(
             "integration-2.19",
