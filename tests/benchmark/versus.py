@@ -27,16 +27,17 @@ from nvmlsim import Simulator
 
 Row = dict[str, t.Any]
 _Result = t.TypeVar("_Result")
-Apply = t.Callable[[Entries], bool]
+# Brings a host to a config; what kept it from that, or nothing.
+Apply = t.Callable[[Entries], str]
 
 OURS, THEIRS = "mig_config", "nvidia-mig-parted"
 
 
 class Done(t.NamedTuple):
-    """What a run did: whether it says that it succeeded, MIG devices of the start that it destroyed, calls that write
-    (also those that failed), and sessions of NVML."""
+    """What a run did: what it says went wrong, MIG devices of the start that it destroyed, calls that write (also those
+    that failed), and sessions of NVML."""
 
-    success: bool
+    failure: str
     destroyed: int
     writes: int
     sessions: int
@@ -44,9 +45,12 @@ class Done(t.NamedTuple):
 
 def tools_of(host: Host) -> dict[str, Apply]:
     """The programs that can be measured here."""
-    tools: dict[str, Apply] = {
-        OURS: lambda entries: not host.mig_config(config=entries, allow_empty=True).get("failed")
-    }
+
+    def ours(entries: Entries) -> str:
+        result = host.mig_config(config=entries, allow_empty=True)
+        return str(result["msg"]) if result.get("failed") else ""
+
+    tools: dict[str, Apply] = {OURS: ours}
     if not mig_parted.why_not():
         tools[THEIRS] = mig_parted.MigParted(host).apply
     return tools
@@ -54,7 +58,7 @@ def tools_of(host: Host) -> dict[str, Apply]:
 
 def run(host: Host, start: pathlib.Path, apply: Apply, entries: Entries) -> Done:
     host.go_back_to(start)
-    success = apply(entries)
+    failure = apply(entries)
     writes = host.simulator.writes()
     gone = {
         (call.gpu, call.gi, call.ci)
@@ -62,7 +66,7 @@ def run(host: Host, start: pathlib.Path, apply: Apply, entries: Entries) -> Done
         if call.function == "nvmlComputeInstanceDestroy" and call.code == "SUCCESS"
     }
     # Ids belong to places: what was created on the way and destroyed again is not counted, unless it had been there.
-    return Done(success, len(gone & devices_in(start)), len(writes), host.sessions())
+    return Done(failure, len(gone & devices_in(start)), len(writes), host.sessions())
 
 
 def devices_in(saved: pathlib.Path) -> set[tuple[int, int, int]]:
@@ -112,7 +116,9 @@ def _transitions_of(title: str, board: str, kind: str, folder: pathlib.Path) -> 
             fewest += (profiles - collections.Counter(entries[0]["mig-devices"])).total()
             for name, apply in tools.items():
                 done = run(host, start, apply, entries)
-                reached = done.success and _instances(host) == entries[0]["mig-devices"]
+                reached = not done.failure and _instances(host) == entries[0]["mig-devices"]
+                if name == OURS and not reached:
+                    raise RuntimeError(f"{name} on {board} from {was} to {wish}: {done.failure or _instances(host)}")
                 totals[name].update(destroyed=done.destroyed, writes=done.writes, failed=not reached)
                 totals[name]["sessions"] = max(totals[name]["sessions"], done.sessions)
     row: Row = {"board": title, "between": f"{len(wishes)} {kind}", "changes": number, "fewest destroyed": fewest}
@@ -127,10 +133,10 @@ def _starts(
 ) -> list[tuple[str, pathlib.Path, collections.Counter[str]]]:
     """Every wish as each program lays it out on a new GPU, each layout once: the wish, the layout, its profiles."""
     new = host.save("new")
-    starts = {}
+    starts: dict[tuple[str, str], tuple[str, pathlib.Path, collections.Counter[str]]] = {}
     for number, (wish, entries) in enumerate(wishes.items()):
         for name, apply in tools.items():
-            if run(host, new, apply, entries).success:
+            if not run(host, new, apply, entries).failure:
                 layout = repr(host.simulator.layouts())
                 starts.setdefault((wish, layout), (wish, host.save(f"{number}-{name}"), _instances(host)))
     return list(starts.values())
@@ -158,7 +164,8 @@ def _mixes(host: Host) -> dict[str, Entries]:
             return False
         return True
 
-    some, full = [()], []
+    some: list[tuple[str, ...]] = [()]
+    full = []
     for mix in some:
         larger = [tuple(sorted((*mix, name))) for name in names if fits(tuple(sorted((*mix, name))))]
         some += [each for each in larger if each not in some]
@@ -193,7 +200,7 @@ def _impossible_on(title: str, board: str, folder: pathlib.Path) -> Row:
     tools = tools_of(host)
     for name, column in ((OURS, ""), (THEIRS, ": mig-parted")):
         done = run(host, start, tools[name], entries) if name in tools else None
-        if done and done.success:
+        if done and not done.failure:
             raise RuntimeError(f"{name} says that it did what cannot be done on {board}")
         row[f"writes{column}"] = done.writes if done else mig_parted.why_not()
         row[f"devices lost{column}"] = done.destroyed if done else mig_parted.why_not()
@@ -276,7 +283,7 @@ def _faults_of(case: Case, name: str, folder: pathlib.Path) -> Row:
     tools = tools_of(host)
     row: Row = {"fault": case.fault, "change": f"{_FAULTY_START} to {case.label}", "by": name}
     if name not in tools:
-        return {**row, **dict.fromkeys(("runs", *Left._fields), mig_parted.why_not())}
+        return {**row, **dict.fromkeys(("runs", *_COLUMNS.values()), mig_parted.why_not())}
     entries = host.labels()[case.label]
     host.bring_to(label=_FAULTY_START)
     start = host.save("start")
@@ -287,13 +294,20 @@ def _faults_of(case: Case, name: str, folder: pathlib.Path) -> Row:
     for disturbance in case.disturbances(host, start, writes):
         host.go_back_to(start)
         with disturbance:
-            success = tools[name](entries)
-        found.append(_left(host, success, before, wanted))
-    return {**row, "runs": len(found), **{key: sum(getattr(each, key) for each in found) for key in Left._fields}}
+            failure = tools[name](entries)
+        found.append(_left(host, bool(failure), before, wanted))
+    totals = {column: sum(getattr(each, field) for each in found) for field, column in _COLUMNS.items()}
+    return {**row, "runs": len(found), **totals}
 
 
 class Left(t.NamedTuple):
-    """What a run left behind; the names are columns."""
+    """What a run left behind.
+
+    ``failed``      the program said that it failed
+    ``whole``       the layout of the whole node is the old one or the wanted one
+    ``empty_gpus``  GPUs without any instance
+    ``half_gpus``   GPUs, the empty ones among them, that are neither as before nor as wanted
+    """
 
     failed: bool
     whole: bool
@@ -301,12 +315,15 @@ class Left(t.NamedTuple):
     half_gpus: int
 
 
-def _left(host: Host, success: bool, before: list[tuple[t.Any, ...]], wanted: list[collections.Counter[str]]) -> Left:
+_COLUMNS = {"failed": "said so", "whole": "node whole", "empty_gpus": "GPUs left empty", "half_gpus": "GPUs neither"}
+
+
+def _left(host: Host, failed: bool, before: list[tuple[t.Any, ...]], wanted: list[collections.Counter[str]]) -> Left:
     now, profiles = host.simulator.layouts(), host.profiles()
     as_before = [was == gpu for was, gpu in zip(before, now, strict=True)]
     as_wanted = [want == gpu for want, gpu in zip(wanted, profiles, strict=True)]
     return Left(
-        failed=not success,
+        failed=failed,
         whole=all(as_before) or all(as_wanted),
         empty_gpus=sum(not gpu for gpu in now),
         half_gpus=sum(not (old or new) for old, new in zip(as_before, as_wanted, strict=True)),
