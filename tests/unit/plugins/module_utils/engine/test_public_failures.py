@@ -10,7 +10,9 @@ in tests/engine/test_public_failures.py.
 
 from __future__ import annotations
 
+import ast
 import pathlib
+import re
 
 import pytest
 
@@ -115,14 +117,16 @@ def without_the_first(node: Node) -> Node:
 
 
 @pytest.mark.parametrize("recover", ["forward", "back"])
-def test_an_interrupted_change_is_about_boards_and_not_about_indices(recover: str) -> None:
+def test_an_interrupted_change_is_about_boards_and_not_about_indices(tmp_path: pathlib.Path, recover: str) -> None:
     """An index that was looked up once and kept means another GPU after one was added, removed or lost."""
     pairs = [[("3g.20gb", 0), ("3g.20gb", 4)], [("4g.20gb", 0)], [("2g.10gb", 2)]]
     before = boards.node(*(boards.gpu(A100, index, instances=pair) for index, pair in enumerate(pairs)))
     unfinished = interrupted(before, "all-1g.5gb")
     now = without_the_first(before)
     job = Job(None, Orders(recover=recover))
-    foreseen = foresight.foresee_under_lock(now, job, unfinished, NOBODY)
+    places = state.places(str(tmp_path / "state"))
+    state.write_journal(places, unfinished)
+    foreseen = foresight.foresee(places, now, job, NOBODY)
 
     assert [gpu.uuid for gpu in foreseen.origin.gpus] == [gpu.uuid for gpu in before.gpus[1:]]
     assert [layouts.dump(gpu)["instances"] for gpu in foreseen.origin.gpus] == [
@@ -157,3 +161,22 @@ def test_a_gpu_without_mig_beside_others_is_skipped_by_all_and_said() -> None:
 
     assert (list(wanted.wishes), wanted.skipped, wanted.unlisted) == ([0], (1, 2), ())
     assert {step.gpu for step in planner.plan_node(node, wanted).steps} == {0}
+
+
+# --- what operators are told ----------------------------------------------------------------------------------------
+
+
+def test_the_page_about_failures_quotes_messages_that_there_are() -> None:
+    """A message that is looked up has to be found: in italics there, with an ellipsis for what differs."""
+    module_utils = pathlib.Path(configs.__file__).parents[1]
+    page = pathlib.Path(__file__).parents[5] / "docs" / "failure-modes.md"
+    quoted = re.findall(r"(?<![*\w])\*([^*\n]+)\*(?![*\w])", page.read_text(encoding="utf-8"))
+    said = {
+        node.value
+        for file in module_utils.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    parts = {part.strip(" ().:;,'") for message in quoted for part in message.split("…")}
+    assert len(quoted) > 40
+    assert [part for part in sorted(parts) if not any(part in text for text in said)] == []
