@@ -9,13 +9,13 @@ A case is plain data, so that it can be printed, made smaller, and played again:
     seed, number, topic
     gpus            board keys; driver, chips, virtualization, persistence, assume: of the simulated node
     starts          per GPU {mode: off | on | on, off pending | off, on pending, layout: [instances]}
-    holders         [{gpu, at: [instance, compute instance] | [instance] | [], kind, seen}]   seen: has its device file open
+    holders         [{gpu, at: [instance, compute instance] | [instance] | [], kind, seen}]   seen: has its device open
     promises        [{gpu, at, holder}]   reservations of compute instances
-    units           [{name, kinds, active, enabled, holds: GPU or None, trouble}]   systemd units; trouble: stop, start
+    units           [{name, kinds, active, enabled, holds: GPU or None, trouble}]   trouble: stop, start, start once
     runs            [{wish, orders, disturb: [...], then: [...]}]   one after the other; then: what happens after it
 
 A wish is {form, ask, expected, refusal}: ``ask`` are the options given to the product, ``expected`` is by GPU
-{on, exact, instances: [[kind, [slices of its compute instances]]] | [instance]}, and ``refusal`` says why it cannot be had.
+{on, exact, instances: [[kind, [slices of its compute instances]]] | [instance]}, and ``refusal`` says why it cannot be.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ import collections
 import random
 import typing as t
 
-from nvmlsim import load_boards
-
 from ansible_collections.gpufleet.mig.tests.torture.hardware import (
     Hardware,
     Instance,
     boards,
     compute_fits,
-    fits,
     hardware,
     maximum,
     random_layout,
 )
+from nvmlsim import load_boards
 
 Case = dict[str, t.Any]
 Wish = dict[str, t.Any]
@@ -73,7 +71,6 @@ ASSUMPTIONS = {
     "double_memory_plain_ci": ("yes", "no"),
 }
 UNITS = ("nvidia-dcgm.service", "dcgm-exporter.service", "telegraf.service", "slurmd.service")
-BOOTS = ["reboot"]
 
 # What goes wrong in the first run of a case, and how often of a thousand.
 TOPICS = {
@@ -123,7 +120,7 @@ def hardware_of(case: Case) -> list[Hardware]:
     return [hardware(key, branch_of(case), wide, plain) for key in case["gpus"]]
 
 
-# --- the node --------------------------------------------------------------------------------------------------------
+# --- the node ------------------------------------------------------------------------------------------------------
 
 
 def random_node(dice: random.Random) -> Case:
@@ -179,7 +176,8 @@ def from_data(layout: t.Iterable[t.Any]) -> tuple[Instance, ...]:
 
 def random_use(dice: random.Random, case: Case) -> tuple[list[t.Any], list[t.Any]]:
     """Who holds what, and what is promised to whom."""
-    holders, promises = [], []
+    holders: list[t.Any] = []
+    promises: list[t.Any] = []
     crowded = dice.random() < 0.35
     for gpu, start in enumerate(case["starts"]):
         for number, (_kind, _start, _size, compute) in enumerate(start["layout"]):
@@ -212,17 +210,22 @@ def random_units(dice: random.Random, case: Case) -> list[t.Any]:
                 "active": dice.random() < 0.8,
                 "enabled": dice.random() < 0.8,
                 "holds": holds,
-                "trouble": pick(dice, {"": 86, "stop": 6, "start": 8}),
+                "trouble": pick(dice, {"": 82, "stop": 6, "start": 6, "start once": 6}),
             }
         )
     return units
 
 
-# --- wishes ----------------------------------------------------------------------------------------------------------
+# --- wishes --------------------------------------------------------------------------------------------------------
 
 
 def wish_of(form: str, ask: Case, expected: t.Mapping[int, t.Any], refusal: str = "") -> Wish:
-    return {"form": form, "ask": ask, "expected": {str(gpu): each for gpu, each in expected.items()}, "refusal": refusal}
+    return {
+        "form": form,
+        "ask": ask,
+        "expected": {str(gpu): each for gpu, each in expected.items()},
+        "refusal": refusal,
+    }
 
 
 def random_wish(dice: random.Random, case: Case, hw: list[Hardware]) -> Wish:
@@ -269,7 +272,7 @@ def counted_target(dice: random.Random, hw: Hardware) -> dict[str, t.Any]:
     """MIG off, or instances by number: each either with what fills it, or with equal small compute instances."""
     if dice.random() < 0.12:
         return {"on": False, "exact": False, "instances": []}
-    instances = []
+    instances: list[t.Any] = []
     for instance in random_layout(dice, hw, plain=True):
         kind = hw.kind(instance.kind)
         slices = [kind.slices]
@@ -304,7 +307,9 @@ def count_wish(dice: random.Random, hw: list[Hardware], gpus: list[int]) -> Wish
     """``3g.20gb,2x2g.10gb`` on GPUs of one model."""
     names = [instance.kind for instance in random_layout(dice, hw[gpus[0]], plain=True)]
     counts = collections.Counter(names)
-    label = ",".join(name if count == 1 and dice.random() < 0.5 else f"{count}x{name}" for name, count in counts.items())
+    label = ",".join(
+        name if count == 1 and dice.random() < 0.5 else f"{count}x{name}" for name, count in counts.items()
+    )
     return wish_of("count", {"label": label, "gpus": gpus}, {gpu: whole(hw[gpu], names) for gpu in gpus})
 
 
@@ -345,15 +350,14 @@ def impossible_wish(dice: random.Random, hw: list[Hardware], gpus: list[int]) ->
     kind = dice.choice(hw[gpu].kinds)
     targets[gpu] = whole(hw[gpu], [kind.name] * (maximum(hw[gpu], kind.name) + 1))
     wish = config_wish(dice, hw, targets)
-    return {**wish, "form": "impossible", "refusal": f"GPU {gpu} holds at most {maximum(hw[gpu], kind.name)} {kind.name}"}
+    return {
+        **wish,
+        "form": "impossible",
+        "refusal": f"GPU {gpu} holds at most {maximum(hw[gpu], kind.name)} {kind.name}",
+    }
 
 
-def possible(hw: Hardware, target: t.Any) -> bool:
-    """Whether an empty GPU can be as this target says."""
-    return fits(hw, tuple(sorted(each[0] for each in target["instances"])))
-
-
-# --- runs ------------------------------------------------------------------------------------------------------------
+# --- runs ----------------------------------------------------------------------------------------------------------
 
 
 def random_runs(dice: random.Random, case: Case, hw: list[Hardware]) -> list[Case]:
@@ -384,8 +388,9 @@ def run_of(title: str, wish: t.Optional[Wish], orders: Case) -> Case:
 
 
 def random_orders(dice: random.Random, case: Case) -> Case:
+    evict = {"none": 55, "reserved": 20, "clients": 25} if case["units"] else {"none": 75, "reserved": 25}
     return {
-        "evict": pick(dice, {"none": 55, "reserved": 20, "clients": 25}) if case["units"] else pick(dice, {"none": 75, "reserved": 25}),
+        "evict": pick(dice, evict),
         "allow_reset": dice.random() < 0.3,
         "recover": "forward",
         "who": "ansible on controller-1",
@@ -406,12 +411,9 @@ def next_run(dice: random.Random, case: Case, hw: list[Hardware], wish: Wish, or
 def aftermath(dice: random.Random, case: Case) -> list[str]:
     """What happens between this run and the next."""
     events = []
-    if case["topic"].startswith("killed both") or case["topic"] == "killed at a file":
-        events += ["reboot"] if dice.random() < 0.5 else []
-    elif case["topic"] in ("hang", "lost", "killed worker"):
-        events += ["reboot"] if dice.random() < 0.25 else []
-    elif dice.random() < 0.05:
-        events += ["reboot"]
+    likely = {"killed both": 0.5, "killed at a file": 0.5, "hang": 0.25, "lost": 0.25, "killed worker": 0.25}
+    if dice.random() < likely.get(case["topic"], 0.05):
+        events.append(dice.choice(("reboot", "reboot", "reboot that keeps run")))
     if dice.random() < 0.06:
         events.append("holders leave")
     return events
@@ -458,9 +460,12 @@ def disturbances(dice: random.Random, case: Case, hw: list[Hardware], wish: Wish
     if topic == "foreign manager":
         return [{"what": "foreign", **write, "gpu": gpu, "does": dice.choice(("create", "destroy", "wipe", "mode"))}]
     if topic == "rival":
-        rival = run_of("rival", random_wish(dice, case, hw), {**random_orders(dice, case), "who": "ansible on controller-3"})
+        rival = run_of(
+            "rival", random_wish(dice, case, hw), {**random_orders(dice, case), "who": "ansible on controller-3"}
+        )
         start = pick(dice, {"together": 35, "waits": 30, "gives up": 35})
-        return [{"what": "rival", **write, "when": "before", "start": start, "run": rival}]
+        point = {"on": "start"} if start == "together" else {**write, "when": "before"}
+        return [{"what": "rival", **point, "start": start, "run": rival}]
     if topic == "somebody arrives":
         return [{"what": "arrive", **write, "gpu": gpu, "kind": dice.choice(("compute", "hidden"))}]
     return []
@@ -481,7 +486,8 @@ def a_write(dice: random.Random, case: Case, wish: Wish) -> Case:
 
 
 def a_read(dice: random.Random) -> Case:
-    return {"on": dice.choice(READS), "nth": dice.choice((1, 2, 3, 4, 5, 6, 8, 10, 14, 20)), "when": dice.choice(("before", "after"))}
+    nth = dice.choice((1, 2, 3, 4, 5, 6, 8, 10, 14, 20))
+    return {"on": dice.choice(READS), "nth": nth, "when": dice.choice(("before", "after"))}
 
 
 def a_file(dice: random.Random) -> Case:

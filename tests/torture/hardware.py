@@ -125,7 +125,7 @@ def hardware(key: str, branch: int, wide_ci_span: int = 2, plain_ci: bool = True
     )
 
 
-# --- GPU instances ---------------------------------------------------------------------------------------------------
+# --- GPU instances -------------------------------------------------------------------------------------------------
 
 
 def slots(start: int, size: int) -> int:
@@ -170,7 +170,7 @@ def maximum(hw: Hardware, name: str) -> int:
     return next(count for count in itertools.count(1) if not fits(hw, (name,) * (count + 1)))
 
 
-# --- compute instances -----------------------------------------------------------------------------------------------
+# --- compute instances ---------------------------------------------------------------------------------------------
 
 
 def compute_taken(hw: Hardware, span: Span) -> int:
@@ -199,7 +199,7 @@ def compute_fits(hw: Hardware, kind: Kind, wanted: tuple[int, ...], kept: tuple[
     )
 
 
-# --- random layouts --------------------------------------------------------------------------------------------------
+# --- random layouts ------------------------------------------------------------------------------------------------
 
 
 def random_layout(dice: random.Random, hw: Hardware, plain: bool = False) -> tuple[Instance, ...]:

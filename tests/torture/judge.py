@@ -29,10 +29,14 @@ DESTROYS = ("nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy")
 
 
 class Open(t.NamedTuple):
-    """A change that has begun and not ended: what there was before it, and what it was for, by GPU."""
+    """A change that has begun and not ended: what there was before it, and what it was for, by GPU.
+
+    ``stopped`` are the units that were stopped for it and ran before, ``ran`` all that it may have meant to stop.
+    """
 
     origin: list[Gpu]
-    units: dict[str, bool]
+    stopped: frozenset[str]
+    ran: frozenset[str]
     targets: dict[int, Target]
     boot: int
 
@@ -46,12 +50,13 @@ class Verdict(t.NamedTuple):
 
 def judge(case: Case, records: t.Sequence[Record]) -> list[Verdict]:
     """One verdict for each run."""
-    verdicts = []
-    unfinished: t.Optional[Open] = None
+    verdicts: list[Verdict] = []
+    former: t.Optional[Trial] = None
     for record in records:
-        trial = Trial(case, record, unfinished)
-        verdicts.append(Verdict(trial.outcome(), tuple(trial.violations())))
-        unfinished = trial.still_open()
+        trial = Trial(case, record, former.still_open() if former else None)
+        violations = [*trial.violations(), *(trial.after_former(former) if former else ())]
+        verdicts.append(Verdict(trial.outcome(), tuple(violations)))
+        former = trial
     return verdicts
 
 
@@ -80,14 +85,15 @@ class Trial:
         self.disturbed = bool(self.fired)
         self.alone = not record["changed_by_others"] and record["rival"] is None
 
-    # --- what became of it ---------------------------------------------------------------------------------------------
+    # --- what became of it -----------------------------------------------------------------------------------------
 
     def outcome(self) -> str:
         result = self.result
         if result["how"] != "outcome":
-            return {"none": "killed"}.get(result["how"], result["how"])
+            return "killed" if result["how"] == "none" else str(result["how"])
         if result["message"]:
-            return "rolled back" if result["rolled_back"] else "not restored"
+            outcomes = {True: "rolled back", False: "not restored", None: "client missing"}
+            return outcomes[result["rolled_back"]]
         if result["recovered"]:
             return f"healed {result['recovered']}"
         if result["reset_required"] or result["reboot_required"]:
@@ -100,9 +106,14 @@ class Trial:
         if not self.journal:
             return None
         if self.unfinished and not self.record["journals"]:
-            return self.unfinished
-        units = self.unfinished.units if self.unfinished else self.record["units_before"]
-        return Open(self.origin, units, self.targets, self.record["boot"])
+            return self.unfinished  # what it was about, not whatever this run wanted
+        stops = {unit for _time, word, unit in self.record["units_log"] if word == "stop"}
+        stopped = frozenset(unit for unit in stops if self.record["units_before"][unit])
+        meant = self.record["orders"]["evict"] == "clients"
+        ran = frozenset(unit for unit, active in self.record["units_before"].items() if active and meant)
+        if self.unfinished:
+            stopped, ran = stopped | self.unfinished.stopped, ran | self.unfinished.ran
+        return Open(self.origin, stopped, ran, self.targets, self.record["boot"])
 
     def violations(self) -> t.Iterator[str]:
         record, result = self.record, self.result
@@ -114,8 +125,8 @@ class Trial:
         yield from record["wrong"]
         if record["locked"]:
             yield "the node is still locked"
-        if self.journal and not isinstance(record["in_progress"], dict):
-            yield "an unfinished change is not reported"
+        if self.journal and (record["in_progress"] or {}).get("running") is not False:
+            yield f"an unfinished change is not reported as one: {record['in_progress']}"
         yield from self.about_writes()
         yield from self.about_users()
         if record["rival"] is not None:
@@ -125,7 +136,19 @@ class Trial:
         if not self.journal:
             yield from self.about_units()
 
-    # --- what was written, whatever came of it -------------------------------------------------------------------------
+    def after_former(self, former: Trial) -> t.Iterator[str]:
+        """What follows from the run before: nothing to do any more, or a result that nobody has heard of."""
+        outcome = self.outcome()
+        quiet = ("changed", "remembered", "resumed", "converged", "healed forward")
+        was_done = former.outcome() in quiet and former.record["rival"] is None and not former.back
+        if self.record["title"] == "again" and was_done and outcome != "converged":
+            yield f"the same once more after {former.outcome()} comes to {outcome}: {self.result['message']}"
+        same = former.record["wish"] == self.record["wish"] and not self.unfinished and not former.record["then"]
+        undelivered = "result.json" in self.record["files_before"]
+        if former.outcome() == "killed" and same and undelivered and outcome not in ("resumed", "refused"):
+            yield f"nobody heard the result of the run before, and this one comes to {outcome}"
+
+    # --- what was written, whatever came of it ---------------------------------------------------------------------
 
     def about_writes(self) -> t.Iterator[str]:
         """Only what the plan names, and that names only GPUs of the wish that are not as wanted."""
@@ -141,10 +164,10 @@ class Trial:
                 for dump in journal["before"]:
                     planned.add((dump["index"], "mode"))
                     planned.update((dump["index"], tuple(i["placement"].values())) for i in dump["instances"])
-        if not self.alone:
-            # What others destroyed meanwhile is rebuilt where the change is taken back.
-            planned |= {(gpu, place[1:]) for gpu in self.targets for place in self.origin[gpu]["layout"]}
-            planned |= {(gpu, "mode") for gpu in self.targets}
+        for gpu in self.targets:
+            # What others destroyed meanwhile, or a reset took, is rebuilt where the change is taken back.
+            if not self.alone or any("reset" in call["function"] and call["gpu"] == gpu for call in self.writes):
+                planned |= {(gpu, "mode"), *((gpu, place[1:]) for place in self.origin[gpu]["layout"])}
         rivals = set(targets_of(self.record["rival"]["run"]["wish"])) if self.record["rival"] else set()
         allowed = set(self.targets) | rivals | (set(range(len(self.before))) if self.rebooted else set())
         places = self.places_by_id()
@@ -165,7 +188,7 @@ class Trial:
             for index, gpu in enumerate(snapshot):
                 found.update({(index, gi): (start, size) for gi, (_kind, start, size) in gpu["ids"].items()})
         for call in self.record["calls"]:
-            if call["function"].startswith(CREATES[0]) and call["gi"] is not None:
+            if call["function"].startswith(CREATES[0]) and call["gi"] is not None and call["detail"]:
                 found[call["gpu"], call["gi"]] = place_in(call)
         return found
 
@@ -173,7 +196,8 @@ class Trial:
         if call["function"] == "nvmlDeviceSetMigMode":
             yield "mode"
         elif call["function"].startswith(CREATES[0]):
-            yield place_in(call)
+            if call["detail"]:  # a call that failed before it began says nothing about its place
+                yield place_in(call)
         elif call["gi"] is not None and (call["gpu"], call["gi"]) in places:
             yield places[call["gpu"], call["gi"]]
 
@@ -189,12 +213,19 @@ class Trial:
                 yield f"tried to destroy what process {holder['pid']} is known to use: {place}"
             if not there(self.after, *place) and there(self.before, *place):
                 yield f"process {holder['pid']} has lost {place}"
+        named = {
+            (s["gpu"], tuple((s["placement"] or {}).values())) for j in self.record["journals"] for s in j["steps"]
+        }
+        for gpu, *place in self.record["created_by_others"]:
+            # At a place that the plan names too nobody can tell whose it is.
+            if tuple(place) not in self.after[gpu]["layout"] and (gpu, tuple(place[1:])) not in named:
+                yield f"what another manager made on GPU {gpu} is gone: {place}"
         for promise in self.record["promises"]:
             place = (promise["gpu"], promise["gi"], promise["ci"])
             if place in tried and not may_take:
                 yield f"destroyed {place}, which is promised to {promise['holder']}"
 
-    # --- what it must have come to -------------------------------------------------------------------------------------
+    # --- what it must have come to ---------------------------------------------------------------------------------
 
     def about_result(self) -> t.Iterator[str]:
         how = self.result["how"]
@@ -218,18 +249,20 @@ class Trial:
             yield "as wanted, and yet it wrote or stopped something"
         if len({call["pid"] for call in record["calls"]}) > 1:
             yield "as wanted, and yet there was a worker"
-        if self.result.get("file_operations"):
+        if self.result["file_operations"] or record["files"] != record["files_before"]:
             yield "as wanted, and yet it wrote to its files"
-        if record["files"] != record["files_before"]:
-            yield "as wanted, and yet its files changed"
+        if record["lock"] != record["lock_before"]:
+            yield "as wanted, and yet it took the lock"
 
     def about_refused(self) -> t.Iterator[str]:
-        if self.writes and not self.killed("worker"):
-            yield f"refused after {len(self.writes)} writes: {self.result['message']}"
-            return
         if self.writes:
-            # Killed so late that there was nothing left to take back.
-            yield from self.must_be_whole()
+            # Only a worker that was killed when it had all but ended leaves no outcome, and then that is said.
+            if not self.killed("worker") or not self.result["altered"]:
+                yield f"refused after {len(self.writes)} writes: {self.result['message']}"
+            if self.journal:
+                yield f"an unfinished change is left, and the message says: {self.result['message']}"
+            else:
+                yield from self.must_be_whole()
             return
         yield from self.must_be(self.before, range(len(self.before)), "a refusal touched")
         if self.journal and not self.unfinished:
@@ -243,11 +276,13 @@ class Trial:
         if not reasons:
             yield f"refused without reason: {self.result['message']}"
         elif not any(word in self.result["message"] for words in reasons.values() for word in words):
-            yield f"refused for {', '.join(reasons)}, and named none of {sum(reasons.values(), [])}: {self.result['message']}"
+            words = sum(reasons.values(), [])
+            yield f"refused for {', '.join(reasons)}, and named none of {words}: {self.result['message']}"
 
     def about_killed(self) -> t.Iterator[str]:
         """Nobody heard the result. A worker that nobody killed has completed its work."""
-        if not self.killed("parent", "both", "worker"):
+        asked = any(each["what"] == "term" and each["who"] == "parent" for each in self.fired)
+        if not self.killed("parent", "both", "worker") and not asked:
             yield f"the module ended with {self.record['ended'].get('main')} and said nothing"
         if not self.journal:
             yield from self.must_be_whole()
@@ -258,6 +293,13 @@ class Trial:
         result, record = self.result, self.record
         if self.journal:
             yield "done, and the journal is still there"
+        differs = any(not self.same(gpu, self.before) for gpu in range(len(self.before)))
+        if (
+            self.alone
+            and not result["resumed"]
+            and result["changed"] != (differs if self.unfinished else bool(self.writes))
+        ):
+            yield f"says changed: {result['changed']} after {len(self.writes)} writes; the node differs: {differs}"
         others = [gpu for gpu in range(len(self.before)) if gpu not in self.targets]
         if not self.rebooted:
             yield from self.must_be(self.before, others, "nothing was wanted of")
@@ -279,7 +321,8 @@ class Trial:
             modes, was = self.after[gpu]["modes"], self.before[gpu]["modes"]
             waits = modes[0] != target["on"] and modes[1] == target["on"]
             if waits != (gpu in waiting):
-                yield f"GPU {gpu} {'waits' if waits else 'does not wait'} for its mode, {modes}: said to wait: {waiting}"
+                how = "waits" if waits else "does not wait"
+                yield f"GPU {gpu} {how} for its mode, {modes}: said to wait: {waiting}"
             emptied = not target["on"] and waits and not self.after[gpu]["layout"]
             switched = was[0] != modes[0]
             if not emptied and not switched and self.after[gpu]["layout"] != self.before[gpu]["layout"]:
@@ -292,13 +335,20 @@ class Trial:
 
     def about_failed(self) -> t.Iterator[str]:
         result = self.result
+        if result["rolled_back"] is None and result["not_started"]:
+            yield from self.about_success()  # only a client does not run again, of which about_units knows more
+            return
         yield from self.must_name_cause()
         if not self.disturbed and self.alone and not self.reasons_to_fail():
             yield f"failed without reason: {result['message']}"
         others = [gpu for gpu in range(len(self.before)) if gpu not in self.targets]
         if not self.rebooted:
             yield from self.must_be(self.before, others, "nothing was wanted of")
+        if self.writes and not result["altered"]:
+            yield f"says that it altered nothing after {len(self.writes)} writes"
         if result["rolled_back"]:
+            if result["changed"]:
+                yield "rolled back, and says that something is changed"
             yield from self.must_be(self.origin, self.targets, "said to be as before, but")
             if result["missing"]:
                 yield f"rolled back, and yet something is missing: {result['missing']}"
@@ -307,7 +357,7 @@ class Trial:
             if self.record["files"].get("wanted.json") != self.record["files_before"].get("wanted.json"):
                 yield "rolled back, and yet another layout is remembered"
             return
-        if self.alone and not any(each["what"] in LASTING for each in self.fired) and len(self.fired) < 2:
+        if self.alone and not self.is_excused():
             yield f"not rolled back without reason: {result['message']}; missing: {result['missing']}"
         yield from self.must_list_missing()
         if not result["recovery"] and not self.journal:
@@ -327,15 +377,21 @@ class Trial:
         if "has this node since" in theirs["message"] and "ansible on controller-1" not in theirs["message"]:
             yield f"locked out, and not told by whom: {theirs['message']}"
         for gpu in range(len(self.before)):
-            ways = [self.same(gpu, self.before), *(w.get(gpu) and self.is_as_wanted(gpu, self.after, w[gpu]) for w in wishes)]
-            pending = any(gpu in r.get(key, ()) for r in (self.result, theirs) for key in ("reset_required", "reboot_required"))
+            ways = [
+                self.same(gpu, self.before),
+                *(w.get(gpu) and self.is_as_wanted(gpu, self.after, w[gpu]) for w in wishes),
+            ]
+            pending = any(
+                gpu in r.get(key, ()) for r in (self.result, theirs) for key in ("reset_required", "reboot_required")
+            )
             if not any(ways) and not pending:
                 yield f"GPU {gpu} is neither as before nor as one of two wanted it: {self.after[gpu]['layout']}"
         done = [w for w, r in zip(wishes, (self.result, theirs)) if succeeded(r)]
-        if done and not any(all(self.is_as_wanted(gpu, self.after, w[gpu]) for gpu in w) for w in done):
+        waits = any(r.get("reset_required") or r.get("reboot_required") for r in (self.result, theirs))
+        if done and not waits and not any(all(self.is_as_wanted(gpu, self.after, w[gpu]) for gpu in w) for w in done):
             yield "both or one succeeded, and the node is as neither wanted it"
 
-    # --- what must be --------------------------------------------------------------------------------------------------
+    # --- what must be ----------------------------------------------------------------------------------------------
 
     def same(self, gpu: int, snapshot: t.Sequence[Gpu]) -> bool:
         keys = ("modes", "layout")
@@ -363,7 +419,10 @@ class Trial:
             return
         wanted = all(self.is_as_wanted(gpu, self.after, target) for gpu, target in self.targets.items())
         origin = all(self.same(gpu, self.origin) for gpu in self.targets)
-        if not wanted and not origin and not self.pending_somewhere():
+        told = any(
+            name.startswith("recovery-") and name not in self.record["files_before"] for name in self.record["files"]
+        )
+        if not wanted and not origin and not self.pending_somewhere() and not (told and self.is_excused()):
             yield f"no journal, and the node is neither as wanted nor as before: {[g['layout'] for g in self.after]}"
 
     def pending_somewhere(self) -> bool:
@@ -436,6 +495,9 @@ class Trial:
         for each in self.fired:
             if each["what"] in ("error", "errors from"):
                 words += [each["code"], "IN_USE", "NOT_FOUND"]
+                # To say that it is not supported is also an answer, about the mode or a profile.
+                nothing_there = each["code"] in ("NOT_SUPPORTED", "INVALID_ARGUMENT")
+                words += ["does not say whether", "cannot do MIG", "has no profile"] if nothing_there else []
             elif each["what"] == "lost":
                 words += ["GPU_IS_LOST"]
             elif each["what"] == "hang":
@@ -448,30 +510,62 @@ class Trial:
                 words += ["No space left on device"]
             else:
                 return
+        if words and self.reasons_to_fail():
+            words += ["IN_USE", *self.reasons_to_fail()]
         if words and not any(word in message for word in (*words, *sum(self.reasons().values(), []))):
             yield f"{[each['what'] for each in self.fired]} went wrong, and the message says: {message}"
 
     def about_units(self) -> t.Iterator[str]:
         """Whatever ran before runs again, nothing else does, and what does not is named."""
         record = self.record
-        expected = dict(self.unfinished.units if self.unfinished else record["units_before"])
+        stopped_earlier = self.unfinished.stopped if self.unfinished else frozenset()
+        expected = {unit: active or unit in stopped_earlier for unit, active in record["units_before"].items()}
         stops = [unit for _time, word, unit in record["units_log"] if word == "stop"]
         orders = [record["orders"], *([record["rival"]["run"]["orders"]] if record["rival"] else [])]
         if stops and all(each["evict"] != "clients" for each in orders):
             yield f"stopped {stops} without being asked to"
-        said = " ".join([self.result["message"], *self.result.get("not_started", ()), *self.result.get("warnings", ())])
+        yield from self.about_order()
+        results = [self.result, *([record["rival"]["result"] or {}] if record["rival"] else [])]
+        said = " ".join(str([r.get(key) for key in ("message", "not_started", "warnings")]) for r in results)
         for unit, active in record["units"].items():
             if expected[unit] and not active and unit not in said and self.result["how"] != "none":
                 yield f"{unit} ran before, does not now, and is not named"
             if expected[unit] and not active and not self.trouble(unit):
                 yield f"{unit} was not started again"
-            if active and not expected[unit] and not record["units_before"][unit]:
+            if active and not expected[unit] and not (self.unfinished and unit in self.unfinished.ran):
                 yield f"{unit} did not run before, and runs now"
+
+    def about_order(self) -> t.Iterator[str]:
+        """Units start in the reverse of the order in which they stopped, and none runs while something is written."""
+        log = self.record["units_log"]
+        batches = [
+            (word, [each[2] for each in group]) for word, group in itertools.groupby(log, key=lambda each: each[1])
+        ]
+        for (word, stopped), (_word, started) in zip(batches, batches[1:]):
+            again = list(dict.fromkeys(unit for unit in started if unit in stopped))
+            if (
+                word == "stop"
+                and self.record["rival"] is None
+                and again != [u for u in reversed(stopped) if u in again]
+            ):
+                yield f"stopped {stopped}, and started again in the order {started}"
+        running = {unit for unit, active in self.record["units_before"].items() if active}
+        concerned = {unit for _time, word, unit in log if word == "stop"}
+        moments = [(when, word, unit) for when, word, unit in log]
+        moments += [(call["started"], "write", "") for call in self.writes]
+        for _when, word, unit in sorted(moments, key=lambda each: each[0]):
+            if word == "stop" and self.trouble(unit) != "stop":
+                running.discard(unit)
+            elif word == "start" and not self.trouble(unit).startswith("start"):
+                running.add(unit)  # one in trouble may or may not run, which is all right
+            elif word == "write" and running & concerned and self.record["rival"] is None:
+                yield f"wrote to the driver while {sorted(running & concerned)} ran, which are stopped for that"
+                return
 
     def trouble(self, unit: str) -> str:
         return next(str(each["trouble"]) for each in self.case["units"] if each["name"] == unit)
 
-    # --- why it may be refused or fail ---------------------------------------------------------------------------------
+    # --- why it may be refused or fail -----------------------------------------------------------------------------
 
     def killed(self, *who: str) -> bool:
         """Whether one of these was killed by this run's disturbances; who is at a state file is not always known."""
@@ -483,11 +577,12 @@ class Trial:
         if self.refusal:
             found["impossible"] = ["cannot hold", "at most", "holds", "fit"]
         if self.back:
-            pids = [str(h["pid"]) for h in self.record["holders"]]
+            pids = [str(pid) for gpu in self.before for pid, _kind, _gi, _ci in gpu["holders"]]
             return {"used by somebody": pids} if pids else {}
         for gpu, target in self.targets.items():
             if gpu < len(self.before) and not self.is_as_wanted(gpu, self.before, target):
-                found.update(self.reasons_of(gpu, target))
+                for reason, words in self.reasons_of(gpu, target).items():
+                    found[reason] = found.get(reason, []) + words
         if self.record["orders"]["evict"] == "clients":
             stubborn = [each["name"] for each in self.case["units"] if each["trouble"] == "stop"]
             if stubborn:
@@ -513,9 +608,19 @@ class Trial:
         if not target["on"]:
             return {}
         promised = self.promised(gpu)
+        listed = [
+            pid for pid, kind, gi, _ci in self.before[gpu]["holders"] if gi is None and kind in ("compute", "graphics")
+        ]
+        if listed:
+            pids = [str(pid) for each in users.values() for pid in each]
+            return {"in use": pids, "reserved": self.promised_to(gpu)}
         if busy and not self.can_keep(gpu, target, set(busy)):
             return {"in use": [str(pid) for pids in busy.values() for pid in pids], "reserved": self.promised_to(gpu)}
-        if promised and self.record["orders"]["evict"] == "none" and not self.can_keep(gpu, target, set(busy) | promised):
+        if (
+            promised
+            and self.record["orders"]["evict"] == "none"
+            and not self.can_keep(gpu, target, set(busy) | promised)
+        ):
             return {"reserved": self.promised_to(gpu)}
         return {}
 
@@ -536,7 +641,11 @@ class Trial:
         return all(len(each["kinds"]) == 3 for each in self.case["units"])
 
     def promised(self, gpu: int) -> set[tuple[int, int]]:
-        return {(p["gi"], p["ci"]) for p in self.record["promises"] if p["gpu"] == gpu and there(self.before, gpu, p["gi"], p["ci"])}
+        return {
+            (p["gi"], p["ci"])
+            for p in self.record["promises"]
+            if p["gpu"] == gpu and there(self.before, gpu, p["gi"], p["ci"])
+        }
 
     def promised_to(self, gpu: int) -> list[str]:
         return [p["holder"] for p in self.record["promises"] if p["gpu"] == gpu]
@@ -550,6 +659,28 @@ class Trial:
                 here = kept.setdefault(ids[gi], [])
                 here += [inner[gi, ci]] if ci is not None else [inner[key] for key in inner if key[0] == gi]
         return keeps(self.hw[gpu], target, tuple((place, tuple(sorted(set(c)))) for place, c in sorted(kept.items())))
+
+    def is_excused(self) -> bool:
+        """Whether this was too much: a driver that goes on failing, a second accident, or what nobody can undo."""
+        lasting = any(each["what"] in LASTING for each in self.fired) or len(self.fired) > 1
+        return lasting or self.only_pending_lost() or self.held_unseen()
+
+    def only_pending_lost(self) -> bool:
+        """Whether nothing but a pending mode is lost: on an idle GPU nobody can make it pending again, only current."""
+        differing = [gpu for gpu in range(len(self.before)) if not self.same(gpu, self.origin)]
+        return bool(differing) and all(
+            self.origin[gpu]["modes"][0] != self.origin[gpu]["modes"][1]
+            and self.origin[gpu]["modes"][0] == self.after[gpu]["modes"][0]
+            and self.origin[gpu]["layout"] == self.after[gpu]["layout"]
+            for gpu in differing
+        )
+
+    def held_unseen(self) -> bool:
+        """Whether somebody whom no list shows has a whole GPU: it may keep what was destroyed from being made again."""
+        unseen = {holder["pid"] for holder in self.record["holders"] if holder["kind"] in ("hidden", "client")}
+        return any(
+            pid in unseen for gpu in self.targets for pid, _kind, gi, _ci in self.before[gpu]["holders"] if gi is None
+        )
 
     def about_promises(self) -> t.Iterator[str]:
         """No more promises were broken than any solution breaks."""
@@ -575,10 +706,13 @@ class Trial:
         hidden = [str(h["pid"]) for h in self.record["holders"] if not h["seen"]]
         held = [str(pid) for gpu in self.before for pid, _kind, gi, _ci in gpu["holders"] if gi is None]
         broken = [each["name"] for each in self.case["units"] if each["trouble"]]
-        return [*hidden, *held, *broken]
+        if self.case["virtualization"] == "passthrough":
+            # A pending mode may be there for good until the next boot.
+            held += ["pending" for gpu in self.targets if self.before[gpu]["modes"][0] != self.before[gpu]["modes"][1]]
+        return [*hidden, *held, *broken, *(["a pending mode that is lost"] if self.only_pending_lost() else [])]
 
 
-# --- layouts -----------------------------------------------------------------------------------------------------------
+# --- layouts -------------------------------------------------------------------------------------------------------
 
 
 def targets_of(wish: t.Optional[Record]) -> dict[int, Target]:
@@ -612,7 +746,7 @@ def wanted_shapes(hw: Hardware, target: Target) -> list[t.Any]:
 
 
 def keeps(hw: Hardware, target: Target, kept: tuple[t.Any, ...]) -> bool:
-    """Whether a wish can be fulfilled with these GPU instances, and these compute instances in them, left as they are."""
+    """Whether a wish can be fulfilled while these GPU instances, and these compute instances in them, stay."""
     if target["exact"]:
         wanted = {(i.kind, i.start, i.size): set(i.compute) for i in from_data(target["instances"])}
         return all(place in wanted and set(compute) <= wanted[place] for place, compute in kept)
@@ -669,7 +803,7 @@ def in_words(place: tuple[str, int, int]) -> str:
     return f"{kind} at {start}:{size}"
 
 
-# --- calls and faults --------------------------------------------------------------------------------------------------
+# --- calls and faults ----------------------------------------------------------------------------------------------
 
 
 def place_in(call: Record) -> tuple[int, int]:

@@ -80,14 +80,15 @@ def run(places: state.Places, units: Units, ask: t.Optional[dict[str, t.Any]], o
     opener = functools.partial(driver.Session, pynvml)
     resolve = None if ask is None else functools.partial(resolved, ask=ask)
     try:
-        node = reading.observe(lambda watch: opener(watch), orders)
+        node = reading.observe(opener, orders)
         if is_converged(places, node, resolve):
             return {"how": "converged", "message": "as wanted", "changed": False, "altered": False}
         job = model.Job(resolve, orders, what=f"torture {ask and ask.get('label') or 'layout'}")
-        outcome = worker.change(places, lambda watch: opener(watch), job, units)
+        outcome = worker.change(places, opener, job, units)
         state.clear_result(places)
     except model.MigError as error:
-        return {"how": "refused", "message": str(error), **cause(error), "changed": False, "altered": False}
+        altered = bool(error.details.get("altered"))
+        return {"how": "refused", "message": str(error), **cause(error), "changed": False, "altered": altered}
     return as_data(outcome)
 
 

@@ -27,7 +27,7 @@ import pynvml
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import state
 from ansible_collections.gpufleet.mig.tests.torture import product
-from ansible_collections.gpufleet.mig.tests.torture.cases import Case, hardware_of, from_data
+from ansible_collections.gpufleet.mig.tests.torture.cases import Case, from_data, hardware_of
 from ansible_collections.gpufleet.mig.tests.torture.traps import Traps, is_locked
 from ansible_collections.gpufleet.mig.tests.torture.units import Units
 from nvmlsim import Simulator, SimulatorError, control
@@ -67,7 +67,9 @@ def play(case: Case, folder: pathlib.Path) -> list[Record]:
     stage = Stage(case, folder)
     try:
         stage.set_up()
-        return [stage.perform(run) for run in case["runs"]] + [stage.quiet_run()]
+        records = [stage.perform(run) for run in case["runs"]]
+        records.append(stage.quiet_run())
+        return records + stage.restore_runs()
     finally:
         stage.tidy_up()
 
@@ -112,7 +114,7 @@ class Stage:
                 os.waitpid(pid, 0)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    # --- the node as the case begins -----------------------------------------------------------------------------------
+    # --- the node as the case begins -------------------------------------------------------------------------------
 
     def set_up(self) -> None:
         passthrough = self.case["virtualization"] == "passthrough"
@@ -180,7 +182,7 @@ class Stage:
         gi, ci, uuid = self.find(each, ids)
         return {"gpu": each["gpu"], "gi": gi, "ci": ci, "device": uuid, "holder": each["holder"]}
 
-    # --- what there is -------------------------------------------------------------------------------------------------
+    # --- what there is ---------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """Each GPU in the simulator's words: identity, modes, layout by (kind, start, size), ids, holders."""
@@ -239,9 +241,14 @@ class Stage:
                         found[path.name] = text
         return found
 
-    # --- a run ---------------------------------------------------------------------------------------------------------
+    def lock_text(self) -> str:
+        """Who had the lock last; it changes with every run that takes it."""
+        path = pathlib.Path(self.places.run) / "lock"
+        return path.read_text() if path.exists() else ""
 
-    def perform(self, run: Record, converged: bool = False) -> Record:
+    # --- a run -----------------------------------------------------------------------------------------------------
+
+    def perform(self, run: Record) -> Record:
         """One run of the product, with what goes wrong in it, and what happens after it."""
         record: Record = {
             "title": run["title"],
@@ -256,6 +263,8 @@ class Stage:
             "boot": self.boots,
             "rival": None,
             "changed_by_others": [],
+            "created_by_others": [],
+            "lock_before": self.lock_text(),
         }
         shutil.rmtree(self.notes)
         self.notes.mkdir()
@@ -282,6 +291,7 @@ class Stage:
             units=self.units.active(),
             units_log=self.units.log()[log_before:],
             locked=is_locked(os.path.join(self.places.run, "lock")),
+            lock=self.lock_text(),
             in_progress=state.in_progress(self.places),
             wrong=self.read_notes("wrong"),
             fired=[int(line) for line in self.read_notes("fired")],
@@ -299,12 +309,32 @@ class Stage:
         last = self.case["runs"][-1]
         return self.perform({**last, "title": "again", "disturb": [], "then": []})
 
+    def restore_runs(self) -> list[Record]:
+        """What could not be restored is restored by its file, once nothing goes wrong and nobody is in the way."""
+        saved = [content for name, content in self.files().items() if name.startswith("recovery-")]
+        if not saved or not isinstance(saved[-1], dict):
+            return []
+        self.happen("holders leave")
+        self.promises = []
+        hw = hardware_of(self.case)
+        gpus = {gpu["uuid"]: index for index, gpu in enumerate(self.sim.describe()["gpus"])}
+        dumps = {gpus[dump["uuid"]]: dump for dump in saved[-1]["gpus"]}
+        expected = {str(gpu): target_of(hw[gpu], dump) for gpu, dump in dumps.items() if hw[gpu].mig}
+        wish = {
+            "form": "recovery",
+            "ask": {"layout": {"gpus": list(dumps.values())}},
+            "expected": expected,
+            "refusal": "",
+        }
+        orders = {"evict": "none", "allow_reset": False, "recover": "forward", "who": "ansible on controller-4"}
+        return [self.perform({"title": "restore", "wish": wish, "orders": orders, "disturb": [], "then": []})]
+
     def asked(self, run: Record) -> t.Optional[Record]:
         """The options of a wish; an exact layout in the form in which mig_info returns it."""
         if run["wish"] is None:
             return None
         ask = dict(run["wish"]["ask"])
-        if "layout" in ask:
+        if run["wish"]["form"] == "layout":
             now = self.sim.describe()["gpus"]
             hw = hardware_of(self.case)
             ask["layout"] = [saved(now[gpu], hw[gpu], run["wish"]["expected"][str(gpu)]) for gpu in ask["layout"]]
@@ -314,14 +344,14 @@ class Stage:
         orders = run["orders"]
         hangs = any(each["what"] == "hang" for each in run["disturb"])
         # Who promises instances knows those that are there.
-        devices = {
-            ci["uuid"] for gpu in self.sim.describe()["gpus"] for gi in gpu["instances"] for ci in gi["compute"]
-        }
+        devices = {ci["uuid"] for gpu in self.sim.describe()["gpus"] for gi in gpu["instances"] for ci in gi["compute"]}
         return {
             **{key: orders[key] for key in ("evict", "allow_reset", "recover", "who")},
             "clients": [[unit["name"], unit["kinds"]] for unit in self.case["units"]],
             "reservations": [
-                {"device": each["device"], "holder": each["holder"]} for each in self.promises if each["device"] in devices
+                {"device": each["device"], "holder": each["holder"]}
+                for each in self.promises
+                if each["device"] in devices
             ],
             "lock_timeout": orders.get("lock_timeout", 30.0),
             "operation_timeout": HANG_TIMEOUT if hangs else NORMAL_TIMEOUT,
@@ -342,6 +372,7 @@ class Stage:
             product.prepare(f"boot-{self.boots}", self.opened, traps)
             try:
                 result = product.run(self.places, self.units, ask, ordered)
+                result["file_operations"] = traps.seen("file")
             except BaseException:
                 result = {"how": "crashed", "message": traceback.format_exc()}
             path = self.folder / f"{answer}.json"
@@ -389,7 +420,7 @@ class Stage:
         with open(path, encoding="ascii") as file:
             return [int(pid) for pid in file.read().split() if int(pid) not in _sleepers]
 
-    # --- what goes wrong -----------------------------------------------------------------------------------------------
+    # --- what goes wrong -------------------------------------------------------------------------------------------
 
     def set_fault(self, each: Record) -> None:
         """What the simulator does by itself."""
@@ -425,8 +456,12 @@ class Stage:
                 os.waitpid(pid, 0)
             else:
                 children[pid] = "rival"
-        if self.snapshot() != before:
+        after = self.snapshot()
+        if after != before:
             record["changed_by_others"].append(each)
+        if what == "foreign":
+            for gpu, (was, now) in enumerate(zip(before, after)):
+                record["created_by_others"] += [(gpu, *place) for place in set(now["layout"]) - set(was["layout"])]
         os.write(self.answer_writer, b".")
 
     def arrive(self, each: Record) -> None:
@@ -441,10 +476,11 @@ class Stage:
 
     def happen(self, event: str) -> str:
         """What happens between two runs."""
-        if event == "reboot":
+        if event.startswith("reboot"):
             self.boots += 1
             self.sim.reboot()
-            shutil.rmtree(self.places.run, ignore_errors=True)
+            if event == "reboot":  # and not one that keeps the folder of the lock, as below a state_dir
+                shutil.rmtree(self.places.run, ignore_errors=True)
             self.holders.clear()
             self.seen.clear()
             self.promises = []
@@ -492,7 +528,20 @@ def saved(gpu: Record, hw: t.Any, target: Record) -> Record:
     }
 
 
-# --- in a process that sees the node -----------------------------------------------------------------------------------
+def target_of(hw: t.Any, dump: Record) -> Record:
+    """What a layout in a file means, as the expectation of a wish."""
+    instances = [
+        [
+            each["profile"],
+            *each["placement"].values(),
+            [[c["profile_id"], *c["placement"].values()] for c in each["compute_instances"]],
+        ]
+        for each in dump["instances"]
+    ]
+    return {"on": dump["mig_current"], "exact": True, "instances": instances}
+
+
+# --- in a process that sees the node -------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

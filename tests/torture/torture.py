@@ -110,7 +110,7 @@ def play_number(seed: str, number: int) -> Played:
     return play(cases.generate(seed, number))
 
 
-# --- many cases --------------------------------------------------------------------------------------------------------
+# --- many cases ----------------------------------------------------------------------------------------------------
 
 
 class Tally:
@@ -158,34 +158,51 @@ def campaign(
 ) -> Tally:
     """Play cases 0 to ``count``, or until the time is over."""
     tally = Tally()
+    play_all(seed, range(count), tally, jobs, seconds, tell)
+    return tally
+
+
+def play_all(
+    seed: str,
+    numbers: t.Iterable[int],
+    tally: Tally,
+    jobs: int = 2,
+    seconds: float = 0,
+    tell: t.Callable[[Played, Tally], None] = lambda *_: None,
+) -> Tally:
+    """Play these cases, several at a time, and count them in ``tally``; returns a tally of these alone."""
+    mine = Tally()
     stop_at = time.monotonic() + seconds if seconds else None
     context = multiprocessing.get_context("fork")
     with concurrent.futures.ProcessPoolExecutor(jobs, context, initializer=stage.become_a_stage) as pool:
-        numbers = iter(range(count))
+        waiting = iter(numbers)
         running: set[concurrent.futures.Future[Played]] = set()
         while True:
             while len(running) < 2 * jobs and not (stop_at and time.monotonic() > stop_at):
-                number = next(numbers, None)
+                number = next(waiting, None)
                 if number is None:
                     break
                 running.add(pool.submit(play_number, seed, number))
             if not running:
-                return tally
+                return mine
             done, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
             for future in done:
                 played = future.result()
-                tally.add(played)
+                for each in (mine, tally):
+                    each.add(played)
                 tell(played, tally)
 
 
 def in_words(seed: str, played: Played) -> str:
-    lines = [f"VIOLATION in case {played.number} of seed {seed} ({played.topic}); its runs: {', '.join(played.outcomes)}"]
+    lines = [
+        f"VIOLATION in case {played.number} of seed {seed} ({played.topic}); its runs: {', '.join(played.outcomes)}"
+    ]
     lines += [f"  in run {title!r}: {sentence}" for title, sentence in played.violations]
     lines.append(f"  again: python tests/torture/torture.py --seed {seed} --case {played.number}")
     return "\n".join(lines)
 
 
-# --- one case ----------------------------------------------------------------------------------------------------------
+# --- one case ------------------------------------------------------------------------------------------------------
 
 
 def told(case: Case) -> bool:
@@ -240,31 +257,48 @@ def shrunk(case: Case) -> Case:
 
 def kinds(played: Played) -> set[str]:
     """Violations without their figures."""
-    return {sentence.partition(":")[0].translate(str.maketrans("", "", "0123456789"))[:40] for _, sentence in played.violations}
+    return {
+        sentence.partition(":")[0].translate(str.maketrans("", "", "0123456789"))[:40]
+        for _, sentence in played.violations
+    }
 
 
 def smaller_cases(case: Case) -> t.Iterator[Case]:
     """Everything that can be left out of a case, one thing at a time."""
     for key in ("units", "holders", "promises"):
-        for index in range(len(case[key])):
-            yield changed(case, lambda c, key=key, index=index: c[key].pop(index))
-    for index in range(len(case["runs"])):
-        if len(case["runs"]) > 1:
-            yield changed(case, lambda c, index=index: c["runs"].pop(index))
+        yield from without_each(case, (key,))
+    if len(case["runs"]) > 1:
+        yield from without_each(case, ("runs",))
+    for run in range(len(case["runs"])):
         for part in ("disturb", "then"):
-            for which in range(len(case["runs"][index][part])):
-                yield changed(case, lambda c, i=index, p=part, w=which: c["runs"][i][p].pop(w))
+            yield from without_each(case, ("runs", run, part))
     if case["assume"]:
-        yield changed(case, lambda c: c.update(assume={}))
+        yield {**case, "assume": {}}
     for index, run in enumerate(case["runs"]):
-        for gpu in list((run["wish"] or {}).get("expected", ())):
-            if run["wish"]["form"] in ("config", "layout") and len(run["wish"]["expected"]) > 1:
-                yield changed(case, lambda c, i=index, g=gpu: leave_out(c["runs"][i]["wish"], g))
+        wish = run["wish"]
+        if wish and wish["form"] in ("config", "layout") and len(wish["expected"]) > 1:
+            for gpu in list(wish["expected"]):
+                smaller = copy.deepcopy(case)
+                leave_out(smaller["runs"][index]["wish"], gpu)
+                yield smaller
     used = {each["gpu"] for key in ("holders", "promises") for each in case[key]}
-    for gpu, start in enumerate(case["starts"]):
-        for index in range(len(start["layout"])):
-            if gpu not in used:
-                yield changed(case, lambda c, g=gpu, i=index: c["starts"][g]["layout"].pop(i))
+    for gpu in range(len(case["starts"])):
+        if gpu not in used:
+            yield from without_each(case, ("starts", gpu, "layout"))
+
+
+def without_each(case: Case, path: tuple[t.Any, ...]) -> t.Iterator[Case]:
+    """The case without one entry of the list at this path, for each entry."""
+
+    def at(some: t.Any) -> list[t.Any]:
+        for step in path:
+            some = some[step]
+        return t.cast("list[t.Any]", some)
+
+    for index in range(len(at(case))):
+        smaller = copy.deepcopy(case)
+        at(smaller).pop(index)
+        yield smaller
 
 
 def leave_out(wish: dict[str, t.Any], gpu: str) -> None:
@@ -275,17 +309,11 @@ def leave_out(wish: dict[str, t.Any], gpu: str) -> None:
         ask["layout"].remove(int(gpu))
         ask["gpus"].remove(int(gpu))
         return
-    for entries in ([ask["config"]] if "config" in ask else list(ask["configs"]["mig-configs"].values())):
+    for entries in [ask["config"]] if "config" in ask else list(ask["configs"]["mig-configs"].values()):
         entries[:] = [entry for entry in entries if entry["devices"] != [int(gpu)]]
 
 
-def changed(case: Case, change: t.Callable[[Case], t.Any]) -> Case:
-    smaller = copy.deepcopy(case)
-    change(smaller)
-    return smaller
-
-
-# --- the command line --------------------------------------------------------------------------------------------------
+# --- the command line ----------------------------------------------------------------------------------------------
 
 
 def main() -> int:
@@ -308,18 +336,23 @@ def main() -> int:
 
     started = time.monotonic()
 
+    def passed() -> float:
+        return time.monotonic() - started
+
     def tell(played: Played, tally: Tally) -> None:
         if played.violations:
             print(in_words(options.seed, played), flush=True)
         if tally.total % 500 == 0:
-            print(f"{tally.total} cases, {len(tally.bad)} with violations, {time.monotonic() - started:.0f} s", flush=True)
+            print(
+                f"{tally.total} cases, {len(tally.bad)} with violations, {time.monotonic() - started:.0f} s", flush=True
+            )
 
     tally = campaign(options.seed, options.count, options.jobs, options.seconds, tell)
     print(tally.table())
     rare = tally.too_rare()
     for sentence in rare:
         print(f"TOO RARE: {sentence}")
-    print(f"seed {options.seed}: {tally.total} cases, {len(tally.bad)} with violations, {time.monotonic() - started:.0f} s")
+    print(f"seed {options.seed}: {tally.total} cases, {len(tally.bad)} with violations, {passed():.0f} s")
     return 1 if tally.bad or rare else 0
 
 

@@ -59,7 +59,7 @@ class Traps:
         for name in FILE_OPERATIONS:
             setattr(os, name, self.around_file(name, self.os[name]))
 
-    # --- what is seen ------------------------------------------------------------------------------------------------
+    # --- what is seen ----------------------------------------------------------------------------------------------
 
     def note(self, kind: str, text: str) -> None:
         """A line for the judge. One write, so that lines of several processes do not mix."""
@@ -67,11 +67,14 @@ class Traps:
         os.write(descriptor, f"{text}\n".encode())
         os.close(descriptor)
 
+    def seen(self, counter: str) -> int:
+        """How many of them there were so far, in all processes."""
+        return int(struct.unpack_from("q", self.counters, 8 * COUNTERS.index(counter))[0])
+
     def count(self, counter: str) -> int:
-        place = 8 * COUNTERS.index(counter)
-        (seen,) = struct.unpack_from("q", self.counters, place)
-        struct.pack_into("q", self.counters, place, seen + 1)
-        return int(seen) + 1
+        number = self.seen(counter) + 1
+        struct.pack_into("q", self.counters, 8 * COUNTERS.index(counter), number)
+        return number
 
     def look_around(self, function: str) -> None:
         """What must hold when the driver is written to."""
@@ -82,7 +85,7 @@ class Traps:
         if not is_locked(os.path.join(self.run, "lock")):
             self.note("wrong", f"{function} without the lock of the node")
 
-    # --- around what the product does --------------------------------------------------------------------------------
+    # --- around what the product does ------------------------------------------------------------------------------
 
     def around_write(self, name: str, original: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
         def call(*arguments: t.Any) -> t.Any:
@@ -113,7 +116,7 @@ class Traps:
         return call
 
     def watch_durability(self, name: str, arguments: t.Sequence[t.Any], path: str, original: t.Any) -> None:
-        """A file must be on the disk before it gets its name, and a folder before anything relies on its names."""
+        """A file must be on the disk before it gets its name, and the journal's name before anything is written."""
         if name == "fsync":
             self.synced.add(identity(os.fstat(arguments[0])))
             self.dirty.discard(path)
@@ -124,16 +127,16 @@ class Traps:
         if name in ("replace", "rename"):
             if identity(os.stat(arguments[0])) not in self.synced:
                 self.note("wrong", f"{path} gets its name before its content is on the disk")
-            self.dirty.add(os.path.dirname(path))
+            if path == os.path.join(self.state, "journal.json"):
+                self.dirty.add(os.path.dirname(path))
         if name == "unlink" and os.path.lexists(path):
             self.synced.discard(identity(os.lstat(path)))
-            self.dirty.add(os.path.dirname(path))
 
     def keep_journal(self, path: str) -> None:
         with open(path, encoding="utf-8") as file:
             self.note("journals", file.read().replace("\n", " "))
 
-    # --- what goes wrong ---------------------------------------------------------------------------------------------
+    # --- what goes wrong -------------------------------------------------------------------------------------------
 
     def meet(self, point: str, number: int, when: str) -> None:
         for index, each in enumerate(self.disturb):

@@ -27,7 +27,7 @@ class Units:
         if active:
             self.begin(name)
 
-    # --- as the product sees them (clients.Manager) ------------------------------------------------------------------
+    # --- as the product sees them (clients.Manager) ----------------------------------------------------------------
 
     def state(self, unit: str) -> clients.UnitState:
         if not os.path.exists(self._path(unit)):
@@ -50,7 +50,7 @@ class Units:
             raise clients.ClientError(f"{unit} could not be started: it is broken.", unit=unit)
         self.begin(unit)
 
-    # --- as they are -------------------------------------------------------------------------------------------------
+    # --- as they are -----------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         return sorted(name[: -len(".json")] for name in os.listdir(self.folder) if name.endswith(".json"))
