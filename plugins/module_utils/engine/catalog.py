@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What GPUs offer whose driver does not say it: profiles for a plan before MIG is on.
+"""What is known of boards when their driver does not say it: profiles before MIG is on, and what MIG needs at all.
 
 This file is private to the collection gpufleet.mig and may change at any time.
 
@@ -95,6 +95,37 @@ _BOARDS: dict[int, tuple[_Row, ...]] = {
     0x2342: _H100,  # GH200 96 GB
     0x2348: _H100,  # GH200 144 GB
 }
+
+
+class _Needs(t.NamedTuple):
+    """What a board needs before its driver says that it can do MIG, by the vendor's guide."""
+
+    driver: str
+    vbios: str = ""
+    display: bool = True
+
+
+# Boards that people also draw with. Until they are set up for MIG, the driver says that they cannot do it.
+_NEEDS: dict[int, _Needs] = {
+    0x2BB5: _Needs("575.51.03", display=False),  # RTX PRO 6000 Blackwell Server Edition
+    0x2BB1: _Needs("575.51.03", "98.02.55.00.00"),  # RTX PRO 6000 Blackwell Workstation Edition
+    0x2BB4: _Needs("575.51.03", "98.02.6A.00.00"),  # RTX PRO 6000 Blackwell Max-Q Workstation Edition
+    0x2BB3: _Needs("575.57.08", "98.02.73.00.00"),  # RTX PRO 5000 Blackwell
+    0x2C31: _Needs("575.64"),  # RTX PRO 4500 Blackwell; display mode by its siblings
+}
+
+
+def what_mig_needs(gpu: Gpu) -> str:
+    """What to look at where the driver says that a board cannot do MIG although its model can; empty for all others."""
+    needs = _NEEDS.get(gpu.pci_device_id >> 16) if gpu.pci_device_id & 0xFFFF == _NVIDIA else None
+    if gpu.mig_capable is not False or needs is None:
+        return ""
+    found = [f"driver {needs.driver} or newer"]
+    if needs.vbios:
+        found.append(f"vBIOS {needs.vbios} or newer")
+    if needs.display:
+        found.append("its display mode set to compute (NVIDIA's displaymodeselector, then a reboot)")
+    return f"its model can do MIG, but its driver says that it cannot now; it needs {' and '.join(found)}"
 
 
 def profiles_of(gpu: Gpu) -> t.Optional[tuple[Profile, ...]]:

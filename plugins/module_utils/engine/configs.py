@@ -25,7 +25,7 @@ import re
 import typing as t
 
 from . import profiles as names
-from .catalog import profiles_of
+from .catalog import profiles_of, what_mig_needs
 from .drawing import draw_slots
 from .model import ComputeWish, Gpu, GpuInstance, GpuWish, InstanceWish, Node, Profile, Wanted, WishError
 from .profiles import ProfileName, counted, quoted
@@ -574,7 +574,9 @@ def _refuse_mig_by_name(gpu: Gpu, listing: t.Sequence[Entry], by_name: bool, cho
     """A GPU without MIG is passed over under ``all``, but not when somebody named it to have MIG."""
     for entry in listing:
         if entry.enabled and entry.covers(gpu) and (by_name or entry.devices is not None):
-            raise refusal(gpu, f"cannot do MIG, but {choice} wants MIG on it by name; leave it out")
+            raise refusal(
+                gpu, f"cannot do MIG, but {choice} wants MIG on it by name; {what_mig_needs(gpu) or 'leave it out'}"
+            )
 
 
 def check_readable(gpu: Gpu) -> None:

@@ -47,7 +47,7 @@ import typing as t
 
 from . import configs
 from . import profiles as names
-from .catalog import profiles_of
+from .catalog import profiles_of, what_mig_needs
 from .model import (
     ComputeInstance,
     ComputeWish,
@@ -262,6 +262,7 @@ def resolve(node: Node, layout: t.Any, *, gpus: t.Any = None, accept_replacement
         gpu = _find(node, saved)
         if gpu is None:
             if not by_name:
+                _require_all_known(selected)
                 raise WishError(f"{saved} is not in this node: {_what_there_is(node)}; restore the others with gpus")
             continue
         if gpu.index not in chosen:
@@ -285,6 +286,7 @@ def resolve(node: Node, layout: t.Any, *, gpus: t.Any = None, accept_replacement
         elif gpu.index in found:
             wishes[gpu.index] = _wish(gpu, found[gpu.index])
         elif by_name:
+            configs.check_readable(gpu)
             raise configs.refusal(gpu, "is not in the layout; leave it out of gpus")
         else:
             unlisted.append(gpu.index)
@@ -300,6 +302,13 @@ def _find(node: Node, saved: _Saved) -> t.Optional[Gpu]:
     if there is None and not saved.pci_bus_id and not saved.uuid:
         there = next((gpu for gpu in node.gpus if gpu.index == saved.number), None)
     return there
+
+
+def _require_all_known(gpus: t.Iterable[Gpu]) -> None:
+    """Refuse to call a board missing while there is one that does not say who it is."""
+    for gpu in gpus:
+        if not gpu.uuid:
+            configs.check_readable(gpu)
 
 
 def _require_same_board(gpu: Gpu, saved: _Saved) -> None:
@@ -320,7 +329,8 @@ def _require_same_board(gpu: Gpu, saved: _Saved) -> None:
 
 def _refuse_mig(gpu: Gpu, saved: t.Optional[_Saved]) -> None:
     if saved is not None and saved.current:
-        raise configs.refusal(gpu, f"cannot do MIG, but {saved} has it on; leave it out with gpus")
+        remedy = what_mig_needs(gpu) or "leave it out with gpus"
+        raise configs.refusal(gpu, f"cannot do MIG, but {saved} has it on; {remedy}")
 
 
 def _wish(gpu: Gpu, saved: _Saved) -> GpuWish:

@@ -215,8 +215,7 @@ def _plan_instances(gpu: Gpu, wish: GpuWish) -> GpuPlan:
         steps=(*_destroy_steps(gpu, destroyed, regrouped), *_create_steps(gpu, layout)),
         after=tuple(_instance_after(seat) for seat in layout),
     )
-    plan = _with_loss_of_cis(plan, lost_cis)
-    return plan if kept or not layout else _with_those_who_keep_from_the_first_gi(plan, gpu)
+    return _with_loss_of_cis(plan, lost_cis)
 
 
 def _known_mode(gpu: Gpu) -> tuple[bool, bool]:
@@ -250,17 +249,6 @@ def _with_loss_of_gpu(plan: GpuPlan, gpu: Gpu) -> GpuPlan:
         lost_busy=_each_once((*plan.lost_busy, *_blocking(gpu.processes))),
         lost_reserved=tuple(dict.fromkeys((*plan.lost_reserved, *gpu.reservations))),
     )
-
-
-def _with_those_who_keep_from_the_first_gi(plan: GpuPlan, gpu: Gpu) -> GpuPlan:
-    """The plan, also with who uses the GPU as a whole although MIG is on.
-
-    While no GI stands, the driver creates none beside a process that has memory or channels on the whole GPU; the old
-    ones would be gone by then, and could not come back. That something only has the device open, as monitoring has, is
-    in nobody's way. Nothing can be saved here by another layout: one that keeps a GI costs less and would be this one.
-    """
-    whole = [process for process in _blocking(gpu.processes) if process.listed]
-    return plan._replace(lost_busy=_each_once((*plan.lost_busy, *whole)))
 
 
 def _blocking(processes: t.Iterable[Process]) -> tuple[Process, ...]:

@@ -10,8 +10,8 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import catalog, profiles
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Gpu, Profile
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import catalog, configs, layouts, profiles
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Gpu, Profile, WishError
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
 
 A100 = "a100-sxm4-40gb"
@@ -79,3 +79,37 @@ def test_what_the_driver_says_goes_before_the_table(board: str) -> None:
 )
 def test_where_nothing_is_known_nothing_is_said(gpu: Gpu) -> None:
     assert catalog.profiles_of(gpu) is None
+
+
+# --- boards that have to be set up for MIG ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("board", "words"),
+    [
+        ("rtx-pro-6000-server", ["driver 575.51.03 or newer"]),
+        ("rtx-pro-6000-workstation", ["575.51.03", "vBIOS 98.02.55.00.00 or newer", "display mode set to compute"]),
+        ("rtx-pro-6000-maxq", ["575.51.03", "vBIOS 98.02.6A.00.00 or newer", "display mode set to compute"]),
+        ("rtx-pro-5000-48gb", ["575.57.08", "vBIOS 98.02.73.00.00 or newer", "display mode set to compute"]),
+        ("rtx-pro-4500-32gb", ["575.64", "display mode set to compute"]),
+    ],
+)
+def test_a_board_that_could_do_mig_and_whose_driver_denies_it_is_told_what_it_needs(
+    board: str, words: list[str]
+) -> None:
+    gpu = boards.gpu(board, mig_capable=False, mode_current=None, mode_pending=None, profiles=())
+    sentence = catalog.what_mig_needs(gpu)
+    assert [word for word in words if word not in sentence] == []
+    assert ("display" in sentence) is (board != "rtx-pro-6000-server")
+    with pytest.raises(
+        WishError, match="cannot do MIG, but label all-1g wants MIG on it by name; its model can do MIG"
+    ):
+        configs.resolve(boards.node(gpu), label="all-1g", gpus=[0])
+    there = layouts.dump(boards.gpu(board))
+    with pytest.raises(WishError, match="has it on; its model can do MIG, but its driver says that it cannot now"):
+        layouts.resolve(boards.node(gpu), [there])
+
+
+@pytest.mark.parametrize("board", ["tesla-t4", "rtx-pro-6000-server", A100])
+def test_who_cannot_do_mig_at_all_or_does_it_already_is_told_nothing(board: str) -> None:
+    assert catalog.what_mig_needs(boards.gpu(board)) == ""

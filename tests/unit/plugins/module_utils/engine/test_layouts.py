@@ -310,6 +310,14 @@ def test_a_board_that_does_not_answer_is_refused_as_such_and_not_taken_for_a_new
         layouts.resolve(node, [saved()])
 
 
+@pytest.mark.parametrize("gpus", ["all", "1"])
+def test_a_board_that_cannot_even_say_who_it_is_is_refused_by_the_call_that_failed(gpus: str) -> None:
+    both = [saved(gpu) for gpu in boards.dgx(A100, 2).gpus]
+    node = Node((boards.gpu(A100), Gpu(1, problems=(LOST,))))
+    with pytest.raises(WishError, match="GPU 1 does not answer: nvmlDeviceGetMigMode says GPU_IS_LOST"):
+        layouts.resolve(node, both, gpus=gpus)
+
+
 def test_a_board_that_cannot_do_mig_is_skipped_unless_it_should_have_it() -> None:
     t4 = boards.gpu("tesla-t4")
     wanted = layouts.resolve(boards.node(t4), [saved(t4)])

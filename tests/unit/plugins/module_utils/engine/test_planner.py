@@ -706,25 +706,8 @@ def test_a_process_outside_all_instances_is_lost_only_by_a_mode_switch(
     current: bool, pending: bool, wanted: bool, disturbed: bool
 ) -> None:
     gpu = boards.gpu(A100, mode=current, mode_pending=pending, processes=(JOB,))
-    plan = plan_gpu(gpu, GpuWish(wanted, mode_only=True))
+    plan = plan_gpu(gpu, wish(A100, "1g.5gb") if wanted else GpuWish(False))
     assert plan.lost_busy == ((JOB,) if disturbed else ())
-
-
-@pytest.mark.parametrize("instances", [[], [("1g.5gb", 0)], [("3g.20gb", 0)]])
-def test_a_process_that_uses_the_whole_gpu_is_in_the_way_of_the_first_instance(
-    instances: list[tuple[str, int]],
-) -> None:
-    # The driver refuses the first GPU instance beside it, when the old ones are gone already.
-    gpu = boards.gpu(A100, instances=instances, processes=(JOB,))
-    stays = bool(instances) and instances[0][0] == "3g.20gb"
-    assert plan_gpu(gpu, wish(A100, "3g.20gb", "3g.20gb")).lost_busy == (() if stays else (JOB,))
-    assert plan_gpu(gpu, wish(A100)).lost_busy == ()
-
-
-@pytest.mark.parametrize("harmless", [{"listed": False, "kind": "open"}, {"cooperative": True}])
-def test_who_only_has_the_gpu_open_is_not_in_the_way_of_the_first_instance(harmless: dict[str, t.Any]) -> None:
-    gpu = boards.gpu(A100, processes=(JOB._replace(**harmless),))
-    assert plan_gpu(gpu, wish(A100, "3g.20gb")).lost_busy == ()
 
 
 def test_a_process_listed_for_its_instance_and_for_the_gpu_is_named_once() -> None:
