@@ -406,7 +406,7 @@ def interrupted(node, label, nth):
 
     def alone():
         state.boot_id = lambda: "before"
-        worker._taken_back_for = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+        worker._ended_for = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(ChildKilled):
         change_where(node, alone, label=label)
@@ -432,6 +432,7 @@ def test_a_board_that_was_replaced_or_is_gone_is_named_and_an_interrupted_change
     told = " ".join((*outcome.warnings, *outcome.missing))
     assert gone in told
     assert "is not in this node any more" in told
+    assert bool(outcome.recovery) is (recover == "back")
     assert state.in_progress(node.places) is None
 
 
@@ -499,6 +500,19 @@ def test_a_profile_that_the_board_does_not_have_is_refused_with_those_it_has(ins
     for part in ("GPU 0", *offered):
         assert part in str(caught.value)
     assert node.simulator.writes() == []
+
+
+def test_a_board_that_could_do_mig_if_it_were_set_up_for_it_is_told_what_it_needs(install):
+    """A workstation board in display mode says that it cannot do MIG, and tools say no more than that."""
+    node = install("1xrtx-pro-6000-maxq,1xtesla-t4")
+    node.simulator.fault("nvmlDeviceGetMigMode", code="NOT_SUPPORTED", gpu=0)
+    with pytest.raises(WishError) as caught:
+        node.change(label="all-1g", gpus=[0])
+    for part in ("GPU 0", "its model can do MIG", "driver 575.51.03 or newer", "vBIOS", "display mode"):
+        assert part in str(caught.value)
+
+    with pytest.raises(WishError, match=r"GPU 1 \(Tesla T4\) cannot do MIG, .*; leave it out"):
+        node.change(label="all-1g", gpus=[1])
 
 
 def test_boards_that_other_tools_have_in_no_table_get_what_is_wanted(install):
