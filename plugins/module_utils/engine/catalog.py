@@ -120,12 +120,12 @@ def what_mig_needs(gpu: Gpu) -> str:
     needs = _NEEDS.get(gpu.pci_device_id >> 16) if gpu.pci_device_id & 0xFFFF == _NVIDIA else None
     if gpu.mig_capable is not False or needs is None:
         return ""
-    found = [f"driver {needs.driver} or newer"]
-    if needs.vbios:
-        found.append(f"vBIOS {needs.vbios} or newer")
-    if needs.display:
-        found.append("its display mode set to compute (NVIDIA's displaymodeselector, then a reboot)")
-    return f"its model can do MIG, but its driver says that it cannot now; it needs {' and '.join(found)}"
+    vbios = f" and vBIOS {needs.vbios} or newer" if needs.vbios else ""
+    display = " and its display mode set to compute (NVIDIA's displaymodeselector, then a reboot)"
+    return (
+        f"its model can do MIG, but its driver says that it cannot now; it needs driver {needs.driver} or newer"
+        f"{vbios}{display if needs.display else ''}"
+    )
 
 
 def profiles_of(gpu: Gpu) -> t.Optional[tuple[Profile, ...]]:
