@@ -11,6 +11,8 @@ import zipfile
 
 import pytest
 
+from ansible_collections.gpufleet.mig.plugins.action.gpu_holder_info import ActionModule as HolderInfoAction
+from ansible_collections.gpufleet.mig.plugins.action.gpu_reset import ActionModule as ResetAction
 from ansible_collections.gpufleet.mig.plugins.action.mig_config import ActionModule as ConfigAction
 from ansible_collections.gpufleet.mig.plugins.action.mig_info import ActionModule as InfoAction
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _binding
@@ -30,7 +32,7 @@ def report_without_binding(arguments):
     return {"available": False, "binding_missing": True, "problem": problem}
 
 
-@pytest.mark.parametrize("action", [ConfigAction, InfoAction])
+@pytest.mark.parametrize("action", [ConfigAction, InfoAction, ResetAction, HolderInfoAction])
 def test_a_node_that_has_the_binding_is_asked_once_and_gets_nothing(stage, action):
     stage.run(action)
     assert len(stage.calls) == 1
