@@ -22,6 +22,7 @@ import time
 import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
+    bounded,
     compare,
     configs,
     driver,
@@ -405,8 +406,16 @@ def interrupted(node, label, nth):
     node.simulator.fault("nvmlGpuInstanceDestroy", nth=nth, kill=True)
 
     def alone():
+        ask = bounded.ask
+
+        def ask_and_die(*arguments, **options):
+            try:
+                return ask(*arguments, **options)
+            except bounded.Died:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        bounded.ask = ask_and_die
         state.boot_id = lambda: "before"
-        worker._ended_for = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(ChildKilled):
         change_where(node, alone, label=label)
