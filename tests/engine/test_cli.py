@@ -89,7 +89,7 @@ def interrupt(installed, nth=2, **wish):
     """Kill a change and whoever waits for it, so that nobody is there to heal it."""
 
     def change():
-        worker._taken_back_for = lambda *_arguments: os.kill(os.getpid(), signal.SIGKILL)
+        worker._ended_for = lambda *_arguments: os.kill(os.getpid(), signal.SIGKILL)
         worker.change(installed.places, installed.opener, installed.job(**wish), installed.manager)
 
     installed.simulator.fault("nvmlDeviceCreateGpuInstanceWithPlacement", nth=nth, when="after", kill=True)

@@ -57,15 +57,16 @@ class Foreseen(t.NamedTuple):
 def foresee(places: state.Places, node: Node, job: Job, manager: t.Optional[clients.Manager] = None) -> Foreseen:
     """What ``change`` would do to this node, read with holders. Raises what it would refuse, and touches nothing."""
     respect_lease(places, job.orders)
-    return foresee_under_lock(node, job, state.read_journal(places), manager or clients.manager_of())
+    unfinished = state.read_journal(places)
+    return foresee_under_lock(node, job, unfinished, is_proven(places, unfinished), manager or clients.manager_of())
 
 
 def foresee_under_lock(
-    node: Node, job: Job, unfinished: t.Optional[state.Journal], manager: clients.Manager
+    node: Node, job: Job, unfinished: t.Optional[state.Journal], proven: bool, manager: clients.Manager
 ) -> Foreseen:
-    """As foresee(), with what is known already."""
+    """As foresee(), with what is known already. A ``proven`` change is over: nothing of it is taken back any more."""
     origin, earlier = _origin(node, unfinished), _earlier(node, unfinished)
-    recovered = "" if unfinished is None else job.orders.recover
+    recovered = "" if unfinished is None else "forward" if proven else job.orders.recover
     started_anew = unfinished is not None and rebooted(unfinished)
     if recovered == "back":
         stopping = _stopped_for_the_way_back(node, origin, job, manager)
@@ -211,6 +212,12 @@ def rebooted(unfinished: state.Journal) -> bool:
     return unfinished.boot_id != state.boot_id()
 
 
+def is_proven(places: state.Places, unfinished: t.Optional[state.Journal]) -> bool:
+    """Whether all that was left to do for a change was to remove its journal: what it led to is remembered."""
+    persisted = state.read_wanted(places)
+    return unfinished is not None and persisted is not None and persisted.txid == unfinished.txid
+
+
 def lost_gpus(node: Node, unfinished: state.Journal) -> list[str]:
     """GPUs of the unfinished change that are not in the node any more, in words."""
     present = {_key(_named(gpu)) for gpu in node.gpus}
@@ -233,13 +240,16 @@ def _stopped_for_the_way_back(node: Node, origin: Node, job: Job, manager: clien
 
 def _require_takable_back(node: Node, origin: Node, steps: t.Sequence[Step]) -> None:
     """Refuse to take a change back while somebody uses an instance that it made, or a GPU whose mode has to change."""
-    refusals.require_idle([(gpu, _in_the_way_back(gpu, origin.gpus[gpu.index], steps)) for gpu in node.gpus])
+    busy = [(gpu, _in_the_way_back(gpu, origin.gpus[gpu.index], steps)) for gpu in node.gpus]
+    refusals.require_idle(busy, unseen=node.unseen)
 
 
 def _in_the_way_back(gpu: Gpu, was: Gpu, steps: t.Sequence[Step]) -> tuple[Process, ...]:
     if gpu.mode_current not in (None, was.mode_current):
         return (*gpu.processes, *(process for gi in gpu.instances for ci in gi.compute for process in ci.processes))
     former = {(gi.profile.id, gi.placement): gi for gi in was.instances}
+    stays = any((gi.profile.id, gi.placement) in former for gi in gpu.instances)
+    first = refusals.using_the_whole(gpu) if former and not stays else ()
 
     def is_new(instance: GpuInstance, compute: ComputeInstance) -> bool:
         kept = former.get((instance.profile.id, instance.placement))
@@ -248,4 +258,5 @@ def _in_the_way_back(gpu: Gpu, was: Gpu, steps: t.Sequence[Step]) -> tuple[Proce
         there = any((ci.placement, ci.slices) == (compute.placement, compute.slices) for ci in kept.compute)
         return not there and may_have_created_ci(steps, gpu.index, instance, compute)
 
-    return tuple(process for gi in gpu.instances for ci in gi.compute if is_new(gi, ci) for process in ci.processes)
+    users = (process for gi in gpu.instances for ci in gi.compute if is_new(gi, ci) for process in ci.processes)
+    return (*first, *users)

@@ -182,12 +182,16 @@ class Gpu(t.NamedTuple):
 
 
 class Node(t.NamedTuple):
-    """All GPUs of one host as read in one NVML session, in NVML's index order."""
+    """All GPUs of one host as read in one NVML session, in NVML's index order.
+
+    ``unseen`` says in phrases why there may be more holders than those that are known.
+    """
 
     gpus: tuple[Gpu, ...]
     driver_version: str = ""
     nvml_version: str = ""
     cuda_version: str = ""
+    unseen: tuple[str, ...] = ()
 
 
 # --- what is wanted -----------------------------------------------------------------------------------------------

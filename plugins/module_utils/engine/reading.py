@@ -42,6 +42,8 @@ def read(opener: Opener, watch: Watch, orders: Orders, with_holders: bool, toler
         from . import holders  # only what is to be changed pays for it
 
         reservations = holders.reservations_of(orders.reservations)
-        node = holders.attach(node, holders.scan(watch), reservations, watch=watch, tolerant=tolerant)
+        found = holders.survey(watch)
+        node = holders.attach(node, found.opened, reservations, watch=watch, tolerant=tolerant)
+        node = node._replace(unseen=found.unseen)
         watch.idle()
     return node

@@ -27,9 +27,8 @@ def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopp
         refusal = driver.why_not_writable(before.driver_version, gpu)
         if refusal:
             raise MigError(refusal, **identity(gpu))
-    require_idle(
-        [(gpu, (*gpu_plan.lost_busy, *_in_the_way_of_the_first(gpu, gpu_plan))) for gpu, gpu_plan in changing], stopping
-    )
+    busy = [(gpu, (*gpu_plan.lost_busy, *_in_the_way_of_the_first(gpu, gpu_plan))) for gpu, gpu_plan in changing]
+    require_idle(busy, stopping, before.unseen)
     if orders.evict == "none":
         require_not_promised([(gpu, gpu_plan.lost_reserved) for gpu, gpu_plan in changing])
     switches = [(gpu, step) for gpu, gpu_plan in changing if (step := mode_step(gpu_plan)) is not None]
@@ -41,10 +40,18 @@ def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopp
 
 
 def _in_the_way_of_the_first(gpu: Gpu, gpu_plan: GpuPlan) -> tuple[Process, ...]:
-    """Processes of the whole GPU that keep its first GI from being made: with none left, the driver answers IN_USE."""
+    """Processes of the whole GPU that keep its first GI from being made: with none left, the driver answers IN_USE.
+
+    A plan that only empties the GPU counts too, since its way back begins with a first GI.
+    """
     kept = any(instance.id is not None for instance in gpu_plan.after)
-    creates = any(step.kind == "create_gi" for step in gpu_plan.steps)
-    return tuple(each for each in gpu.processes if each.listed) if creates and not kept else ()
+    makes_or_loses = gpu.instances or any(step.kind == "create_gi" for step in gpu_plan.steps)
+    return using_the_whole(gpu) if makes_or_loses and not kept else ()
+
+
+def using_the_whole(gpu: Gpu) -> tuple[Process, ...]:
+    """Processes that NVML lists for the GPU itself, in no instance."""
+    return tuple(each for each in gpu.processes if each.listed)
 
 
 def mode_step(gpu_plan: GpuPlan) -> t.Optional[Step]:
@@ -57,14 +64,20 @@ def needs_reset(gpu: Gpu) -> bool:
     return gpu.architecture == "ampere"
 
 
-def require_idle(in_the_way: t.Sequence[tuple[Gpu, tuple[Process, ...]]], stopping: t.Collection[str] = ()) -> None:
+def require_idle(
+    in_the_way: t.Sequence[tuple[Gpu, tuple[Process, ...]]],
+    stopping: t.Collection[str] = (),
+    unseen: t.Sequence[str] = (),
+) -> None:
     """Refuse to take an instance, or a whole GPU when its mode is to change, away from a process.
 
-    ``in_the_way`` has the processes on each GPU. All are named at once, so that nobody stops one job after the other.
+    ``in_the_way`` has the processes on each GPU. All are named at once, so that nobody stops one job after the other,
+    and ``unseen`` says why there may be others.
     """
     busy = []
     for gpu, processes in in_the_way:
-        blocking = [each for each in processes if not each.cooperative and each.owner.unit not in stopping]
+        once = {each.pid: each for each in processes}
+        blocking = [each for each in once.values() if not each.cooperative and each.owner.unit not in stopping]
         if blocking:
             busy.append((gpu, blocking))
     if not busy:
@@ -74,8 +87,9 @@ def require_idle(in_the_way: t.Sequence[tuple[Gpu, tuple[Process, ...]]], stoppi
         + "; ".join(_use_in_words(gpu, process) for process in processes)
         for gpu, processes in busy
     ]
+    others = f" There may be others, since {' and '.join(unseen)}." if unseen else ""
     raise MigError(
-        f"{'. '.join(said)}. Stop what is running there, and run again.",
+        f"{'. '.join(said)}.{others} Stop what is running there, and run again.",
         **identity(busy[0][0]),
         holders=[
             {"gpu": gpu.index, **report.process_report(process)} for gpu, processes in busy for process in processes

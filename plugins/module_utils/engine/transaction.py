@@ -506,9 +506,11 @@ def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failure
 
     index = was.index
     now = session.read_gpu(index)
-    ours = rebooted or any(step.kind in ("set_mode", "reset") for step in steps if step.gpu == index)
-    # A mode that was pending already is not asked for again: on an idle GPU it would become current at once.
-    mode_to_restore = ours and was.mode_current == was.mode_pending
+    kinds = {step.kind for step in steps if step.gpu == index}
+    # A mode that was pending already is not asked for again: on an idle GPU it would become current at once. Where a
+    # reset made it current, the one that was current has to come back.
+    became_current = (rebooted or "reset" in kinds) and now.mode_current != was.mode_current
+    mode_to_restore = became_current or ("set_mode" in kinds and was.mode_current == was.mode_pending)
     if mode_to_restore and was.mode_current and not (now.mode_current and now.mode_pending):
         attempt(session.set_mig_mode, index, True)
         now = session.read_gpu(index)

@@ -31,7 +31,7 @@ import typing as t
 
 from . import bounded, clients, compare, driver, holders, layouts, planner, refusals, reset, state, transaction
 from .bounded import Watch
-from .foresight import Foreseen, foresee_under_lock, lost_gpus, respect_lease, wish_of
+from .foresight import Foreseen, foresee_under_lock, is_proven, lost_gpus, respect_lease, wish_of
 from .model import Gpu, Job, MigError, Node, Orders, Plan, Step, Wanted
 from .reading import Opener, read
 from .transaction import Course, Outcome
@@ -51,23 +51,27 @@ def change(places: state.Places, opener: Opener, job: Job, manager: t.Optional[c
     was killed (then another one takes the change back), or when the driver does not answer (then nothing more is
     written, and the journal stays for whoever comes after the reboot).
     """
-    txid = state.new_txid()
     manager = manager or clients.manager_of()
     try:
-        return bounded.ask(
-            lambda watch: _Worker(places, opener, job, txid, watch, manager).run(),
-            job.orders.operation_timeout,
-            outlive=True,
-        )
+        return _in_a_worker(places, opener, job, manager)
     except bounded.NoAnswer as error:
         return _stuck(error)
     except bounded.Died as error:
-        unfinished = state.read_journal(places)
-        if unfinished is None or unfinished.txid != txid:
-            begun, _steps = _told(error)
-            what = "The change was over by then" if begun else "It had not begun to change anything"
-            raise MigError(f"{error} {what}: run again.", altered=begun is not None, **error.details) from None
-        return _taken_back_for(places, opener, job, error, manager)
+        begun, steps = _told(error)
+        if begun is None:
+            raise MigError(f"{error} It had not begun to change anything: run again.", **error.details) from None
+        if state.read_journal(places) is None:
+            raise MigError(f"{error} The change was over by then: run again.", altered=True, **error.details) from None
+        return _ended_for(places, opener, job, manager, error, begun, steps)
+
+
+def _in_a_worker(places: state.Places, opener: Opener, job: Job, manager: clients.Manager) -> Outcome:
+    txid = state.new_txid()
+    return bounded.ask(
+        lambda watch: _Worker(places, opener, job, txid, watch, manager).run(),
+        job.orders.operation_timeout,
+        outlive=True,
+    )
 
 
 def recover(
@@ -124,44 +128,44 @@ def _unread(gpu: Gpu) -> Gpu:
     return gpu._replace(mode_current=None, mode_pending=None, profiles=None, instances=(), processes=())
 
 
-def _taken_back_for(
-    places: state.Places, opener: Opener, job: Job, error: bounded.Died, manager: clients.Manager
+def _ended_for(
+    places: state.Places,
+    opener: Opener,
+    job: Job,
+    manager: clients.Manager,
+    error: bounded.Died,
+    begun: _Begun,
+    steps: tuple[Step, ...],
 ) -> Outcome:
-    """The worker was killed: take back what it had begun, as it would have done itself, unless all was proven."""
-    begun, steps = _told(error)
-    proven = state.read_wanted(places)
+    """The worker was killed: another one takes back what it had begun, as it would have done itself.
+
+    What was proven already is not taken back, and what was to be taken back is: then nothing failed.
+    """
     unfinished = state.read_journal(places)
-    if proven and unfinished and proven.txid == unfinished.txid:
-        healed = change(places, opener, Job(None, job.orders._replace(recover="forward"), what=job.what), manager)
-        return healed._replace(altered=True, changed=True, steps_done=steps, recovered="", unfinished=None)
     back = Job(None, job.orders._replace(recover="back"), what=f"take back: {job.what}")
     try:
-        healed = change(places, opener, back, manager)
+        healed = _in_a_worker(places, opener, back, manager)
     except MigError as second:
-        missing = (f"the unfinished change was not taken back: {str(second).rstrip('.')}",)
         return Outcome(
-            after=begun.before if begun else Node(()),
+            after=begun.before,
             altered=True,
             changed=True,
             steps_done=steps,
             rolled_back=False,
-            missing=missing,
+            missing=(f"the change was not taken back: {str(second).rstrip('.')}",),
             error=error,
-            before=begun.before if begun else None,
-            plan=begun.plan if begun else None,
+            before=begun.before,
+            plan=begun.plan,
+            txid=begun.txid,
         )
-    before = begun.before if begun else healed.before
-    return healed._replace(
-        error=error,
-        altered=True,
-        changed=bool(healed.missing),
-        rolled_back=not healed.missing,
-        steps_done=steps,
-        before=before,
-        plan=begun.plan if begun else None,
-        recovered="",
-        unfinished=None,
-    )
+    healed = healed._replace(altered=True, steps_done=steps, before=begun.before, plan=begun.plan)
+    if unfinished is not None and unfinished.txid != begun.txid:
+        return healed._replace(warnings=(*healed.warnings, str(error)))
+    proven = healed.recovered == "forward"
+    healed = healed._replace(recovered="", unfinished=None)
+    if proven:
+        return healed._replace(changed=True, txid=begun.txid)
+    return healed._replace(error=error, changed=bool(healed.missing), rolled_back=not healed.missing, txid=begun.txid)
 
 
 def _told(error: bounded.Unfinished) -> tuple[t.Optional[_Begun], tuple[Step, ...]]:
@@ -199,7 +203,8 @@ class _Worker:
             state.read_wanted(self._places)  # a damaged one is refused now, not when the change is made
             node = read(self._opener, self._watch, orders, with_holders=True, tolerant=unfinished is not None)
             try:
-                foreseen = foresee_under_lock(node, self._job, unfinished, self._manager)
+                proven = is_proven(self._places, unfinished)
+                foreseen = foresee_under_lock(node, self._job, unfinished, proven, self._manager)
             except Exception as error:
                 # The layout stays as it was found, but what an interrupted change stopped must not stay stopped.
                 self._restart_what_was_stopped_before()
@@ -260,9 +265,7 @@ class _Worker:
             )
             outcome = outcome._replace(rolled_back=False, missing=missing, error=failure)
             outcome = self._with_recovery_file(outcome, unfinished.before)
-        else:
-            self._put_away(lambda: self._remember_what_is_back(outcome, unfinished))
-        if outcome.error is None and self._not_started:
+        elif self._not_started:
             outcome = outcome._replace(error=self._clients_failure())
         self._put_away(lambda: state.clear_journal(self._places))
         self._end_lease()
@@ -500,18 +503,6 @@ class _Worker:
             return False
         return persisted is not None and persisted.txid == self._txid
 
-    def _remember_what_is_back(self, outcome: Outcome, unfinished: state.Journal) -> None:
-        """A change that was written down as proven and is taken back all the same must not come with the next boot."""
-        persisted = state.read_wanted(self._places)
-        if persisted is None or persisted.txid != unfinished.txid:
-            return
-        former = state.read_previous(self._places)
-        keys = {_board(dump) for dump in persisted.gpus}
-        dumps = tuple(dump for gpu in outcome.after.gpus if _board(dump := layouts.dump(gpu)) in keys)
-        label, source = (former.label, former.source) if former else ("", "layout")
-        back = persisted._replace(txid=self._txid, written=state.utc_now(), who=self._orders.who, gpus=dumps)
-        state.write_wanted(self._places, back._replace(label=label, source=source))
-
     def _keep_result(self, outcome: Outcome, foreseen: Foreseen) -> None:
         """Keep what was done until the caller says that it has it: the connection to it may be gone."""
         result = {
@@ -600,10 +591,6 @@ def digest(wanted: Wanted) -> str:
         for index, wish in sorted(wanted.wishes.items())
     ]
     return hashlib.sha256(repr((wanted.label, said)).encode()).hexdigest()
-
-
-def _board(dump: t.Mapping[str, t.Any]) -> tuple[t.Any, ...]:
-    return dump.get("pci_bus_id"), dump.get("uuid")
 
 
 def _same_layouts(one: Node, other: Node) -> bool:
