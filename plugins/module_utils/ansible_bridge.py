@@ -27,7 +27,7 @@ import tempfile
 import types
 import typing as t
 
-from .engine import compare, configs, drawing, driver, reading, report, state
+from .engine import catalog, compare, configs, drawing, driver, reading, report, state
 from .engine.model import Client, Gpu, GpuWish, Job, MigError, Node, Orders, Plan, Wanted, WishError
 from .engine.profiles import counted
 
@@ -251,6 +251,7 @@ def config(module: AnsibleModule) -> Result:
     node = reading.observe(task.opener, task.orders)
     unfinished = state.in_progress(places)
     wanted = resolve(node) if resolve else Wanted("", "unfinished", {})
+    _warn_of_what_could(module, node, wanted)
     verdict, differences = compare.verdict(node, wanted)
     if verdict == "unknown":
         reasons = " ".join(_in_words(node, differences))
@@ -281,6 +282,14 @@ def config(module: AnsibleModule) -> Result:
     if unfinished is not None and unfinished.get("running"):
         return {**result, **_would_wait(unfinished, wanted)}
     return {**result, **_prediction(task, unfinished)}
+
+
+def _warn_of_what_could(module: AnsibleModule, node: Node, wanted: Wanted) -> None:
+    """GPUs that cannot do MIG are passed over; that is news where their model can."""
+    for gpu in (node.gpus[index] for index in wanted.skipped):
+        needs = catalog.what_mig_needs(gpu)
+        if needs:
+            module.warn(f"{driver.describe(gpu)} is passed over: {needs}.")
 
 
 def _about_wish(wanted: Wanted) -> Result:

@@ -211,6 +211,9 @@ gpus:
     mig_capable:
       description: Whether the GPU can do MIG, V(null) when it cannot be told.
       type: bool
+    hint:
+      description: What a GPU needs that cannot do MIG now although its model can, or empty.
+      type: str
     mig_current:
       description: Whether MIG is on now.
       type: bool

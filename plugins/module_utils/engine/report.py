@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
-from . import configs, drawing, profiles
+from . import catalog, configs, drawing, profiles
 from .driver import mode_change_needs_reboot
 from .model import (
     ComputeInstance,
@@ -59,6 +59,7 @@ def gpu_report(gpu: Gpu) -> Report:
         "persistence": gpu.persistence,
         "virtualization": gpu.virtualization,
         "mig_capable": gpu.mig_capable,
+        "hint": catalog.what_mig_needs(gpu),
         "mig_current": gpu.mode_current,
         "mig_pending": gpu.mode_pending,
         "reset_required": pending and not by_reboot,

@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs, layouts, state, worker
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs, holders, layouts, state, worker
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Placement, Step
 from ansible_collections.gpufleet.mig.plugins.modules import mig_config, mig_info
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
@@ -24,6 +24,12 @@ SEVEN = [("1g.5gb", start) for start in range(7)]
 
 def a100(index=0, **fields):
     return boards.gpu(A100, index=index, **fields)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Whatever runs on the machine of the tests has nothing open on the host of a test."""
+    monkeypatch.setattr(holders, "survey", lambda *_arguments, **_options: holders.Survey(()))
 
 
 @pytest.fixture
@@ -316,6 +322,19 @@ def test_placements_are_plain_data_in_results(host):
     host.node = boards.node(a100(instances=[("3g.20gb", 4)]))
     result = host.run(mig_config, label="3g.20gb")
     assert result["after"][0]["instances"][0]["placement"] == Placement(4, 4)._asdict()
+
+
+def test_a_gpu_that_is_passed_over_although_its_model_can_do_mig_is_a_warning_with_what_it_needs(host, monkeypatch):
+    warnings = []
+    monkeypatch.setattr("ansible.module_utils.basic.AnsibleModule.warn", lambda _module, text: warnings.append(text))
+    workstation = boards.gpu("tesla-t4", index=1)._replace(pci_device_id=0x2BB110DE)
+    host.node = boards.node(a100(mode=False), workstation, boards.gpu("tesla-t4", index=2))
+    result = host.run(mig_config, label="all-disabled")
+    assert result["without_mig"] == [1, 2]
+    [warning] = warnings
+    assert warning.startswith("GPU 1 ")
+    assert "its model can do MIG" in warning
+    assert [bool(gpu["hint"]) for gpu in host.run(mig_info)["gpus"]] == [False, True, False]
 
 
 # --- what the node remembers -----------------------------------------------------------------------------------------
