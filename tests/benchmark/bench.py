@@ -199,7 +199,7 @@ def is_busy(gpu: Gpu) -> bool:
 
 def module(folder: pathlib.Path) -> list[Row]:
     """What an operator waits for on a converged host: mig_config beside ping, in turns, on the same host in one run."""
-    rounds, warm_up = 40, 3
+    rounds, warm_up = 25, 3
     board = BOARDS["A100-40"]
     host = Host(folder / "module", f"{GPUS}x{board}")
     host.bring_to(label=FULL)
