@@ -384,6 +384,7 @@ def test_a_pending_mode_that_the_platform_cannot_cancel_is_a_failure_that_says_s
 
     assert "MIG of GPU 0 was to be turned off" in str(outcome.error)
     assert "it is off with on pending" in str(outcome.error)
+    assert "reboot the machine, which turns MIG on, and run again" in str(outcome.error)
     assert outcome.rolled_back is True
     assert node.state()[0]["modes"] == (0, 1)
 

@@ -378,9 +378,13 @@ def _switch_mode(session: driver.Session, run: _Run, gpu_plan: GpuPlan, waiting:
         # NOT_SUPPORTED is what passed-through GPUs say: stored, but this machine cannot reset the GPU.
         waiting[step.gpu] = "reboot" if activation == "NOT_SUPPORTED" else "reset"
         return
+    action = "look into 'dmesg', reset the GPU or reboot the node"
+    if current == step.enabled and activation in ("NOT_SUPPORTED", "RESET_REQUIRED"):
+        # A machine that cannot reset the GPU may not be able to take an order back either.
+        action = f"reboot the machine, which turns MIG {on(pending)}, and run again"
     raise MigError(
         f"MIG of GPU {step.gpu} was to be turned {on(step.enabled)}, the driver answered {activation}, but it is"
-        f" {on(current)} with {on(pending)} pending: look into 'dmesg', reset the GPU or reboot the node.",
+        f" {on(current)} with {on(pending)} pending: {action}.",
         gpu=step.gpu,
         call="nvmlDeviceSetMigMode",
         error=activation,
@@ -469,7 +473,7 @@ def roll_back(
     )
     if missing:
         # These end with a full stop, and stand in a list whose other phrases do not.
-        missing = (*missing, *(failure.rstrip(".") for failure in failures))
+        missing = tuple(dict.fromkeys((*missing, *(failure.rstrip(".") for failure in failures))))
     return Outcome(
         after=after,
         altered=True,
