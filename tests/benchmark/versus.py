@@ -281,9 +281,9 @@ def faults(folder: pathlib.Path) -> list[Row]:
 def _faults_of(case: Case, name: str, folder: pathlib.Path) -> Row:
     host = Host(folder, f"2x{_FAULTY_BOARD}")
     tools = tools_of(host)
-    row: Row = {"fault": case.fault, "change": f"{_FAULTY_START} to {case.label}", "by": name}
+    row: Row = {"fault": case.fault, "change": f"{_FAULTY_START} to {case.label}", "by": name, "runs": 0}
     if name not in tools:
-        return {**row, **dict.fromkeys(("runs", *_COLUMNS.values()), mig_parted.why_not())}
+        return {**row, **dict.fromkeys(_COLUMNS.values(), ""), "runs": mig_parted.why_not()}
     entries = host.labels()[case.label]
     host.bring_to(label=_FAULTY_START)
     start = host.save("start")
