@@ -145,7 +145,7 @@ class Trial:
             yield f"the same once more after {former.outcome()} comes to {outcome}: {self.result['message']}"
         same = former.record["wish"] == self.record["wish"] and not self.unfinished and not former.record["then"]
         undelivered = "result.json" in self.record["files_before"]
-        if former.outcome() == "killed" and same and undelivered and outcome not in ("resumed", "refused"):
+        if former.outcome() == "killed" and same and undelivered and outcome not in ("resumed", "refused", "killed"):
             yield f"nobody heard the result of the run before, and this one comes to {outcome}"
 
     # --- what was written, whatever came of it ---------------------------------------------------------------------
@@ -268,7 +268,10 @@ class Trial:
         if self.journal and not self.unfinished:
             yield "refused, and left a journal"
         if self.unfinished and not self.journal:
-            yield "refused, and removed the journal of an unfinished change"
+            # Unless it was killed when it had found that there is nothing left to do.
+            done = all(self.is_as_wanted(gpu, self.after) for gpu in self.targets)
+            if not done or not self.killed("worker"):
+                yield "refused, and removed the journal of an unfinished change"
         if self.disturbed:
             yield from self.must_name_cause()
             return
@@ -281,7 +284,10 @@ class Trial:
 
     def about_killed(self) -> t.Iterator[str]:
         """Nobody heard the result. A worker that nobody killed has completed its work."""
-        asked = any(each["what"] == "term" and each["who"] == "parent" for each in self.fired)
+        asked = any(
+            each["what"] == "term" and "parent" in (each["who"], "parent" if each["on"] == "file" else "")
+            for each in self.fired
+        )
         if not self.killed("parent", "both", "worker") and not asked:
             yield f"the module ended with {self.record['ended'].get('main')} and said nothing"
         if not self.journal:
@@ -303,8 +309,11 @@ class Trial:
         others = [gpu for gpu in range(len(self.before)) if gpu not in self.targets]
         if not self.rebooted:
             yield from self.must_be(self.before, others, "nothing was wanted of")
-        if self.back:
-            yield from self.must_be(self.origin, self.unfinished.targets if self.unfinished else (), "taken back, but")
+        if self.back and self.unfinished:
+            if self.was_proven() and result["recovered"] == "forward":
+                yield from self.must_be_wanted(self.unfinished.targets)
+            else:
+                yield from self.must_be(self.origin, self.unfinished.targets, "taken back, but")
             return
         waiting = [*result["reset_required"], *result["reboot_required"]]
         if waiting:
@@ -675,6 +684,12 @@ class Trial:
             for gpu in differing
         )
 
+    def was_proven(self) -> bool:
+        """Whether the unfinished change had all but ended: what it was for is remembered for the next boot already."""
+        files = self.record["files_before"]
+        journal, wanted = files.get("journal.json"), files.get("wanted.json")
+        return bool(journal and wanted and journal["txid"] == wanted["txid"])
+
     def held_unseen(self) -> bool:
         """Whether somebody whom no list shows has a whole GPU: it may keep what was destroyed from being made again."""
         unseen = {holder["pid"] for holder in self.record["holders"] if holder["kind"] in ("hidden", "client")}
@@ -729,14 +744,17 @@ def shapes(hw: Hardware, layout: t.Mapping[t.Any, t.Any], exact: bool) -> list[t
 
 
 def shape(kind: Kind, compute: tuple[int, int, int], exact: bool) -> tuple[t.Any, ...]:
-    """A compute instance: what fills its GPU instance is asked for as that, whichever kind of it there is."""
+    """A compute instance. An exact layout says of which kind it is, other wishes only how large, and mean no special one.
+
+    What fills its GPU instance is asked for as that, whichever kind of it there is.
+    """
     number, start, size = compute
     profile = next(each for each in kind.compute if each.id == number)
-    if profile.slices == kind.slices:
-        return (profile.slices,)
-    if profile.special:
+    if exact:
+        return (number, start) if profile.slices == kind.slices else (number, start, size)
+    if profile.special and profile.slices != kind.slices:
         return (profile.slices, "special", number)
-    return (profile.slices, start, size) if exact else (profile.slices,)
+    return (profile.slices,)
 
 
 def wanted_shapes(hw: Hardware, target: Target) -> list[t.Any]:

@@ -13,6 +13,7 @@ This is the only file of the campaign that calls the engine. What it returns is 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import syslog
 import typing as t
@@ -85,7 +86,8 @@ def run(places: state.Places, units: Units, ask: t.Optional[dict[str, t.Any]], o
             return {"how": "converged", "message": "as wanted", "changed": False, "altered": False}
         job = model.Job(resolve, orders, what=f"torture {ask and ask.get('label') or 'layout'}")
         outcome = worker.change(places, opener, job, units)
-        state.clear_result(places)
+        with contextlib.suppress(model.MigError):
+            state.clear_result(places)  # as whoever has told somebody
     except model.MigError as error:
         altered = bool(error.details.get("altered"))
         return {"how": "refused", "message": str(error), **cause(error), "changed": False, "altered": altered}
