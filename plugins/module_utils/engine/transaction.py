@@ -379,8 +379,8 @@ def _switch_mode(session: driver.Session, run: _Run, gpu_plan: GpuPlan, waiting:
         waiting[step.gpu] = "reboot" if activation == "NOT_SUPPORTED" else "reset"
         return
     action = "look into 'dmesg', reset the GPU or reboot the node"
-    if current == step.enabled and activation in ("NOT_SUPPORTED", "RESET_REQUIRED"):
-        # A machine that cannot reset the GPU may not be able to take an order back either.
+    if driver.mode_change_needs_reboot(session.read_gpu(step.gpu)):
+        # A machine that cannot reset the GPU cannot take an order back either.
         action = f"reboot the machine, which turns MIG {on(pending)}, and run again"
     raise MigError(
         f"MIG of GPU {step.gpu} was to be turned {on(step.enabled)}, the driver answered {activation}, but it is"

@@ -58,11 +58,12 @@ def change(places: state.Places, opener: Opener, job: Job, manager: t.Optional[c
         return _stuck(error)
     except bounded.Died as error:
         begun, steps = _told(error)
-        if begun is None:
-            raise MigError(f"{error} It had not begun to change anything: run again.", **error.details) from None
-        if state.read_journal(places) is None:
-            raise MigError(f"{error} The change was over by then: run again.", altered=True, **error.details) from None
-        return _ended_for(places, opener, job, manager, error, begun, steps)
+        unfinished = state.read_journal(places)
+        # Who takes an earlier change back has no plan, and that change's journal.
+        if begun is None or unfinished is None or (begun.plan is not None and unfinished.txid != begun.txid):
+            what = "The change was over by then" if steps else "It had not begun to change anything"
+            raise MigError(f"{error} {what}: run again.", altered=bool(steps), **error.details) from None
+        return _ended_for(places, opener, job, manager, error, begun, steps, unfinished)
 
 
 def _in_a_worker(places: state.Places, opener: Opener, job: Job, manager: clients.Manager) -> Outcome:
@@ -84,12 +85,13 @@ def recover(
 
 
 class _Begun(t.NamedTuple):
-    """What the worker tells its caller when the journal is written, for the case that it never answers."""
+    """What the worker tells its caller before it writes the journal, for the case that it never answers."""
 
     txid: str
     before: Node
     plan: t.Optional[Plan]
     stopped: tuple[str, ...]
+    gpus: tuple[int, ...]
 
 
 def _stuck(error: bounded.NoAnswer) -> Outcome:
@@ -99,7 +101,7 @@ def _stuck(error: bounded.NoAnswer) -> Outcome:
         raise error
     done = f" Done before that: {'; '.join(map(step_in_words, steps))}." if steps else " Nothing was done before that."
     still = f" Still stopped: {', '.join(begun.stopped)}." if begun.stopped else ""
-    touched = {step.gpu for step in steps} | {gpu.gpu for gpu in (begun.plan.gpus if begun.plan else ()) if gpu.steps}
+    touched = {*begun.gpus, *(step.gpu for step in steps)}
     failure = MigError(
         f"{error}{done} Nothing more is written, and the change is finished or taken back by the next run.{still}",
         **error.details,
@@ -136,12 +138,12 @@ def _ended_for(
     error: bounded.Died,
     begun: _Begun,
     steps: tuple[Step, ...],
+    unfinished: state.Journal,
 ) -> Outcome:
     """The worker was killed: another one takes back what it had begun, as it would have done itself.
 
     What was proven already is not taken back, and what was to be taken back is: then nothing failed.
     """
-    unfinished = state.read_journal(places)
     back = Job(None, job.orders._replace(recover="back"), what=f"take back: {job.what}")
     try:
         healed = _in_a_worker(places, opener, back, manager)
@@ -159,7 +161,7 @@ def _ended_for(
             txid=begun.txid,
         )
     healed = healed._replace(altered=True, steps_done=steps, before=begun.before, plan=begun.plan)
-    if unfinished is not None and unfinished.txid != begun.txid:
+    if unfinished.txid != begun.txid:
         return healed._replace(warnings=(*healed.warnings, str(error)))
     proven = healed.recovered == "forward"
     healed = healed._replace(recovered="", unfinished=None)
@@ -245,10 +247,11 @@ class _Worker:
 
     def _take_back(self, foreseen: Foreseen, unfinished: state.Journal) -> Outcome:
         restart = self._to_restart(foreseen)
+        gpus = tuple(sorted({step.gpu for step in foreseen.earlier}))
         if foreseen.stopping:
             unfinished = self._unfinished = unfinished._replace(clients=restart)
             state.write_journal(self._places, unfinished)
-        self._watch.did(_Begun(self._txid, foreseen.before, None, restart))
+        self._watch.did(_Begun(self._txid, foreseen.before, None, restart, gpus))
         try:
             self._stop(foreseen.stopping, restart)
         except Exception as error:
@@ -282,13 +285,13 @@ class _Worker:
         stopping, restart = foreseen.stopping, self._to_restart(foreseen)
         self._warn(clients.leave_session(self._txid, self._watch))
         self._journal = self._intent(foreseen, plan, restart)
+        self._watch.did(_Begun(self._txid, foreseen.before, plan, restart, self._journal.gpus))
         try:
             state.write_journal(self._places, self._journal)
         except state.StateError:
             # It may be there all the same: on a full disk the name is the last to fail.
             self._as_it_was_found()
             raise
-        self._watch.did(_Begun(self._txid, foreseen.before, plan, restart))
         try:
             self._stop(stopping, restart)
             outcome = self._apply(foreseen, wanted, plan)
