@@ -376,6 +376,14 @@ class _Worker:
         orders = self._orders
         reset.reset(gpus, manage_drm=orders.manage_drm, timeout=orders.operation_timeout, watch=self._watch)
 
+    def _may_reset(self, foreseen: Foreseen, plan: Plan) -> tuple[int, ...]:
+        """GPUs that this change resets, or may reset when their mode stays pending."""
+        gpus = set(self._job.resets)
+        if self._orders.allow_reset:
+            now = foreseen.before.gpus
+            gpus |= {each.gpu for each in plan.gpus if now[each.gpu].mode_current != each.enabled}
+        return tuple(sorted(gpus))
+
     def _is_due(self, foreseen: Foreseen) -> bool:
         """Whether a mode that is pending already is to be made current by a reset."""
         if not self._orders.allow_reset:
@@ -455,7 +463,7 @@ class _Worker:
     # --- records ---------------------------------------------------------------------------------------------------
 
     def _intent(self, foreseen: Foreseen, plan: Plan, restart: tuple[str, ...]) -> state.Journal:
-        steps = (*foreseen.earlier, *plan.steps, *(Step("reset", index) for index in self._job.resets))
+        steps = (*foreseen.earlier, *plan.steps, *(Step("reset", index) for index in self._may_reset(foreseen, plan)))
         return state.Journal(
             txid=self._txid,
             # The boot in which the layout from before was there.
