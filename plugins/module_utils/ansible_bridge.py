@@ -258,8 +258,8 @@ def config(module: AnsibleModule) -> Result:
         raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {reasons}")
     persisted = state.persisted_verdict(state.read_wanted(places), node, wanted.wishes)
     remembered = persisted == "match" or not wanted.wishes
-    untold = state.read_result(places)
-    converged = verdict == "match" and remembered and unfinished is None and not _is_for(untold, wanted)
+    untold = _untold(places, wanted)
+    converged = verdict == "match" and remembered and unfinished is None and untold is None
     result: Result = {
         "changed": False,
         "altered": False,
@@ -281,7 +281,7 @@ def config(module: AnsibleModule) -> Result:
         return change if change.get("failed") else {**result, **change}
     if unfinished is not None and unfinished.get("running"):
         return {**result, **_would_wait(unfinished, wanted)}
-    return {**result, **_prediction(task, unfinished)}
+    return {**result, **_prediction(task, unfinished, untold)}
 
 
 def _warn_of_what_could(module: AnsibleModule, node: Node, wanted: Wanted) -> None:
@@ -301,21 +301,25 @@ def _about_wish(wanted: Wanted) -> Result:
     }
 
 
-def _is_for(untold: t.Optional[Result], wanted: Wanted) -> bool:
-    """Whether the result of an earlier change, of which nobody has heard, is one for this wish."""
-    if untold is None:
-        return False
+def _untold(places: state.Places, wanted: Wanted) -> t.Optional[Result]:
+    """The result of an earlier change for this wish, of which nobody has heard."""
+    result = state.read_result(places)
+    if result is None:
+        return None
     from .engine import worker
 
-    return bool(untold.get("wish") == worker.digest(wanted))
+    return result if result.get("wish") == worker.digest(wanted) else None
 
 
 # --- check mode ----------------------------------------------------------------------------------------------------
 
 
-def _prediction(task: _Task, unfinished: t.Optional[Result]) -> Result:
-    """What a real run would answer: from the plan that it would make, and refused where it would refuse."""
-    from .engine import foresight
+def _prediction(task: _Task, unfinished: t.Optional[Result], untold: t.Optional[Result]) -> Result:
+    """What a real run would answer: from the plan that it would make, and refused where it would refuse.
+
+    ``untold`` is the result of an earlier run for this wish of which nobody has heard.
+    """
+    from .engine import foresight, planner
 
     node = reading.observe(task.opener, task.orders, with_holders=True)
     foreseen = foresight.foresee(task.places, node, task.job)
@@ -325,21 +329,45 @@ def _prediction(task: _Task, unfinished: t.Optional[Result]) -> Result:
     if foreseen.plan is None:
         said = f"The unfinished change {_change_in_words(recovered)} would be taken back."
         return {**result, "changed": True, **_pictures(node, foreseen.origin), "msg": said}
-    result["plan"] = report.plan_report(foreseen.plan, node)
+    plan, base = foreseen.plan, node
     waiting = [index for index, wish in wanted.wishes.items() if _waits(node.gpus[index], wish)]
-    if waiting and not task.orders.allow_reset:
-        reboot = [index for index in waiting if driver.mode_change_needs_reboot(node.gpus[index])]
-        return {**result, **_waiting(wanted, [index for index in waiting if index not in reboot], reboot)}
-    after = _as_planned(node, foreseen.plan)
-    parts = [f"would finish the change {_change_in_words(recovered)}"] if foreseen.recovered else []
-    changing = sum(bool(gpu_plan.steps) for gpu_plan in foreseen.plan.gpus)
+    reboot = [index for index in waiting if driver.mode_change_needs_reboot(node.gpus[index])]
+    if reboot or (waiting and not task.orders.allow_reset):
+        switched = any(step.kind == "set_mode" for step in plan.steps)
+        reset = [index for index in waiting if index not in reboot]
+        plan_told = {"changed": switched, "plan": report.plan_report(plan, node)}
+        return {**result, **plan_told, **_waiting(wanted, reset, reboot)}
     if waiting:
-        parts.append(f"would reset {_indices(waiting)}")
-    if changing:
-        parts.append(f"would change {counted(changing, 'GPU')}")
-    if not parts:
-        parts.append("as wanted, and would be remembered for the next boot")
-    return {**result, "changed": True, **_pictures(node, after), "msg": _summary(", ".join(parts), after, wanted)}
+        base = _with_pending_modes(node, waiting)
+        plan = planner.plan_node(base, wanted)
+    after = _as_planned(base, plan)
+    changing = sum(bool(gpu_plan.steps) for gpu_plan in plan.gpus)
+    parts = [
+        *([f"would finish the change {_change_in_words(recovered)}"] if foreseen.recovered else []),
+        *([f"would stop {', '.join(foreseen.stopping)}"] if foreseen.stopping else []),
+        *([f"would reset {_indices(waiting)}"] if waiting else []),
+        *([f"would change {counted(changing, 'GPU')}"] if changing else []),
+    ]
+    if not parts and untold is not None:
+        parts.append(f"as wanted, and would tell what the change {_change_in_words(untold)} did")
+    return {
+        **result,
+        "changed": True,
+        "plan": report.plan_report(plan, base),
+        "clients": {"stopped": list(foreseen.stopping), "not_started": []},
+        **_pictures(node, after),
+        "msg": _summary(", ".join(parts or ["as wanted, and would be remembered for the next boot"]), after, wanted),
+    }
+
+
+def _with_pending_modes(node: Node, waiting: t.Sequence[int]) -> Node:
+    """The node after these GPUs were reset."""
+    return node._replace(
+        gpus=tuple(
+            gpu._replace(mode_current=gpu.mode_pending, instances=()) if gpu.index in waiting else gpu
+            for gpu in node.gpus
+        )
+    )
 
 
 def _would_wait(running: Result, wanted: Wanted) -> Result:

@@ -29,8 +29,8 @@ description:
   - A mode change that the driver keeps pending ends the task before any other instance is touched. RV(reset_required)
     and RV(reboot_required) then name the GPUs, RV(verdict) is V(differ), and the task does not fail. Run it again
     after the reset or reboot, or allow the reset with O(allow_reset). Where MIG is to be turned off, the driver
-    demands that the instances of that GPU go
-    first, and only then says that the mode stays pending. RV(msg) tells which went.
+    demands that the instances of that GPU go first, and only then says that the mode stays pending. RV(msg) tells
+    which went.
   - Needs no Python package on the node. Where it has no nvidia-ml-py, the one of the controller is installed once
     into O(state_dir), and into nothing else. In check mode it comes with the task and leaves nothing behind.
 extends_documentation_fragment:
@@ -161,10 +161,8 @@ options:
 notes:
   - Changing anything needs root, so use C(become). Check mode needs root to see all instances.
   - Values of a survey or of C(-e) arrive as text. O(gpus) also takes V("0,1"), O(clients) takes names with commas
-    between
-    them, and O(config), O(configs), O(label_by_gpu), O(layout), O(clients) and O(reservations) take YAML or JSON
-    text. An
-    empty text counts as not given.
+    between them, and O(config), O(configs), O(label_by_gpu), O(layout), O(clients) and O(reservations) take YAML or
+    JSON text. An empty text counts as not given.
   - Label and names are data. Template syntax in them is never evaluated by this module.
 seealso:
   - module: gpufleet.mig.mig_info
@@ -329,8 +327,7 @@ plan:
     provisional:
       description:
         - Whether the plan was made without the driver's own list of profiles, which drivers up to 535 do not give
-          while MIG
-          is off. It is made again when MIG is on.
+          while MIG is off. It is made again when MIG is on.
       type: bool
     layout:
       description: The GPU afterwards, as one line of text.
@@ -402,8 +399,7 @@ reboot_required:
 persisted:
   description:
     - Whether a boot would bring the GPUs of this task up as they are, V(match) or V(differ), or V(absent) when
-      nothing is
-      remembered for them. In check mode as it is now.
+      nothing is remembered for them. In check mode as it is now.
   returned: success
   type: str
   sample: match
@@ -414,7 +410,7 @@ converged:
 in_progress:
   description: The change that another run has begun and not finished. In check mode a real run would wait for it or
     recover it.
-  returned: when there is one that this task did not end
+  returned: in check mode and on failure, when there is one that is in the way
   type: dict
   contains:
     txid:
@@ -431,6 +427,12 @@ in_progress:
       type: str
     started:
       description: When it began, in UTC.
+      type: str
+    pid:
+      description: The process that makes it.
+      type: int
+    since:
+      description: Since when it has the node, in UTC.
       type: str
     running:
       description: Whether it is running now. If not, it was interrupted.
@@ -472,7 +474,7 @@ clients:
   type: dict
   contains:
     stopped:
-      description: Units that were stopped, in this order.
+      description: Units that were stopped, in this order. In check mode those that would be.
       type: list
       elements: str
     not_started:
@@ -610,6 +612,14 @@ reservations:
     source:
       description: Who said so.
       type: str
+old_uuid:
+  description: UUID of the GPU that the layout was saved from.
+  returned: on failure, when another GPU is in its place
+  type: str
+old_name:
+  description: Product name of the GPU that the layout was saved from.
+  returned: on failure, when another GPU is in its place
+  type: str
 operation:
   description: What the driver was to do when it did not answer any more.
   returned: on failure, when RV(error) is V(NO_ANSWER)

@@ -30,8 +30,7 @@ options:
   operation_timeout:
     description:
       - How many seconds one call to the driver, or reading one GPU, may take. A driver that takes longer is reported
-        as one
-        that does not answer.
+        as one that does not answer.
     type: float
     default: 60
 notes:

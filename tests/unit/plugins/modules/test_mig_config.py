@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs, holders, layouts, state, worker
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs, holders, layouts, reset, state, worker
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Placement, Step
 from ansible_collections.gpufleet.mig.plugins.modules import mig_config, mig_info
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
@@ -30,6 +30,7 @@ def a100(index=0, **fields):
 def alone(monkeypatch):
     """Whatever runs on the machine of the tests has nothing open on the host of a test."""
     monkeypatch.setattr(holders, "survey", lambda *_arguments, **_options: holders.Survey(()))
+    monkeypatch.setattr(reset, "obstacles", lambda *_arguments, **_options: ())
 
 
 @pytest.fixture
@@ -109,6 +110,20 @@ def test_check_mode_predicts_that_a_pending_mode_stops_the_run(host):
     assert result["verdict"] == "differ"
     assert result["reset_required"] == [0]
     assert "reset GPU 0 or reboot the node, then run again" in result["msg"]
+
+
+def test_check_mode_shows_what_comes_after_a_reset_that_is_allowed(host):
+    host.node = boards.node(a100(mode=False, mode_pending=True, architecture="ampere"))
+    result = host.run(mig_config, check_mode=True, label="all-1g.5gb", allow_reset=True)
+    assert (result["changed"], result["reset_required"]) == (True, [])
+    assert [len(gpu["instances"]) for gpu in result["after"]] == [7]
+    assert "would reset GPU 0, would change 1 GPU" in result["msg"]
+
+
+def test_check_mode_counts_the_modes_that_are_switched_although_another_one_is_pending(host):
+    host.node = boards.node(a100(mode=False, mode_pending=True, architecture="ampere"), a100(1, mode=False))
+    result = host.run(mig_config, check_mode=True, label="all-1g.5gb")
+    assert (result["changed"], result["verdict"], result["reset_required"]) == (True, "differ", [0])
 
 
 def test_check_mode_refuses_what_a_real_run_would_refuse(host):
@@ -497,7 +512,9 @@ def test_a_result_that_reached_nobody_is_told_once_by_the_next_run_for_the_same_
 def test_a_result_that_reached_nobody_stays_when_it_is_for_another_wish_or_only_looked_at(host):
     host.node = boards.node(a100(instances=SEVEN))
     untold(host)
-    assert host.run(mig_config, check_mode=True, label="all-1g.5gb")["converged"] is False
+    looked = host.run(mig_config, check_mode=True, label="all-1g.5gb")
+    assert (looked["changed"], looked["converged"]) == (True, False)
+    assert "would tell what the change 20260101T000000Z-00000003 did" in looked["msg"]
     assert host.run(mig_config, label="7x1g.5gb")["converged"] is True
     assert state.read_result(host.places) is not None
 
