@@ -322,7 +322,7 @@ class Trial:
         yield from self.must_be_wanted(self.targets)
         yield from self.about_promises()
         yield from self.must_be_remembered()
-        if record["files"].get("result.json"):
+        if record["files"].get("result.json") and not any(each["what"] == "full" for each in self.fired):
             yield "the result was delivered, and is kept all the same"
 
     def about_pending(self, waiting: t.Sequence[int]) -> t.Iterator[str]:
@@ -397,7 +397,12 @@ class Trial:
                 yield f"GPU {gpu} is neither as before nor as one of two wanted it: {self.after[gpu]['layout']}"
         done = [w for w, r in zip(wishes, (self.result, theirs)) if succeeded(r)]
         waits = any(r.get("reset_required") or r.get("reboot_required") for r in (self.result, theirs))
-        if done and not waits and not any(all(self.is_as_wanted(gpu, self.after, w[gpu]) for gpu in w) for w in done):
+        if (
+            done
+            and not waits
+            and not self.held_unseen()
+            and not any(all(self.is_as_wanted(gpu, self.after, w[gpu]) for gpu in w) for w in done)
+        ):
             yield "both or one succeeded, and the node is as neither wanted it"
 
     # --- what must be ----------------------------------------------------------------------------------------------
@@ -671,7 +676,8 @@ class Trial:
 
     def is_excused(self) -> bool:
         """Whether this was too much: a driver that goes on failing, a second accident, or what nobody can undo."""
-        lasting = any(each["what"] in LASTING for each in self.fired) or len(self.fired) > 1
+        hidden = any(not holder["seen"] for holder in self.record["holders"])
+        lasting = any(each["what"] in LASTING for each in self.fired) or len(self.fired) + hidden > 1
         return lasting or self.only_pending_lost() or self.held_unseen()
 
     def only_pending_lost(self) -> bool:
@@ -744,7 +750,7 @@ def shapes(hw: Hardware, layout: t.Mapping[t.Any, t.Any], exact: bool) -> list[t
 
 
 def shape(kind: Kind, compute: tuple[int, int, int], exact: bool) -> tuple[t.Any, ...]:
-    """A compute instance. An exact layout says of which kind it is, other wishes only how large, and mean no special one.
+    """A compute instance. An exact layout says of which kind it is, other wishes only how large, meaning no special one.
 
     What fills its GPU instance is asked for as that, whichever kind of it there is.
     """

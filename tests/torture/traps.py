@@ -155,6 +155,7 @@ class Traps:
         elif what == "term":
             os.kill(self.parent if each["who"] == "parent" else os.getpid(), signal.SIGTERM)
         elif what == "full":
+            self.dirty.clear()  # whoever was told that it failed has nothing to rely on
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         else:
             os.write(self.ask, bytes([index]))
