@@ -750,7 +750,7 @@ def shapes(hw: Hardware, layout: t.Mapping[t.Any, t.Any], exact: bool) -> list[t
 
 
 def shape(kind: Kind, compute: tuple[int, int, int], exact: bool) -> tuple[t.Any, ...]:
-    """A compute instance. An exact layout says of which kind it is, other wishes only how large, meaning no special one.
+    """A compute instance. An exact layout says of which kind it is, other wishes only how large (and no special one).
 
     What fills its GPU instance is asked for as that, whichever kind of it there is.
     """
