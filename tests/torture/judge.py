@@ -297,7 +297,7 @@ class Trial:
 
     def about_success(self) -> t.Iterator[str]:
         result, record = self.result, self.record
-        if self.journal:
+        if self.journal and not self.could_not_remove_it():
             yield "done, and the journal is still there"
         differs = any(not self.same(gpu, self.before) for gpu in range(len(self.before)))
         if (
@@ -361,7 +361,7 @@ class Trial:
             yield from self.must_be(self.origin, self.targets, "said to be as before, but")
             if result["missing"]:
                 yield f"rolled back, and yet something is missing: {result['missing']}"
-            if self.journal:
+            if self.journal and not self.could_not_remove_it():
                 yield "rolled back, and the journal is still there"
             if self.record["files"].get("wanted.json") != self.record["files_before"].get("wanted.json"):
                 yield "rolled back, and yet another layout is remembered"
@@ -695,6 +695,11 @@ class Trial:
         files = self.record["files_before"]
         journal, wanted = files.get("journal.json"), files.get("wanted.json")
         return bool(journal and wanted and journal["txid"] == wanted["txid"])
+
+    def could_not_remove_it(self) -> bool:
+        """Whether the journal is still there because the disk was full just then, and that is said."""
+        full = any(each["what"] == "full" for each in self.fired)
+        return full and any("journal.json" in warning for warning in self.result["warnings"])
 
     def held_unseen(self) -> bool:
         """Whether somebody whom no list shows has a whole GPU: it may keep what was destroyed from being made again."""
