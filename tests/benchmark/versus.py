@@ -17,6 +17,7 @@ import functools
 import os
 import pathlib
 import random
+import shutil
 import typing as t
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs, planner
@@ -125,6 +126,7 @@ def _transitions_of(title: str, board: str, kind: str, folder: pathlib.Path) -> 
     for what in ("destroyed", "writes", "sessions", "failed"):
         row[what] = totals[OURS][what]
         row[f"{what}: mig-parted"] = totals[THEIRS][what] if THEIRS in totals else mig_parted.why_not()
+    shutil.rmtree(folder)  # a saved layout takes megabytes, and there are many boards
     return row
 
 
