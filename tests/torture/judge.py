@@ -297,7 +297,8 @@ class Trial:
 
     def about_success(self) -> t.Iterator[str]:
         result, record = self.result, self.record
-        if self.journal and not self.could_not_remove_it():
+        waits = bool(result["reset_required"] or result["reboot_required"]) and "journal.json" in record["files_before"]
+        if self.journal and not self.could_not_remove_it() and not waits:
             yield "done, and the journal is still there"
         differs = any(not self.same(gpu, self.before) for gpu in range(len(self.before)))
         if (

@@ -406,7 +406,9 @@ class _Worker:
                 gpus=waiting,
             )
             self._put_away(lambda: state.write_lease(self._places, lease))
-        return self._finished(outcome, foreseen, unfinished)
+        outcome = self._finished(outcome, foreseen, unfinished)
+        # An earlier change stays unfinished, and its journal, until somebody gets past the mode.
+        return outcome._replace(recovered="", unfinished=None)
 
     def _taken_back(self, outcome: Outcome, foreseen: Foreseen, restart: tuple[str, ...], failure: MigError) -> Outcome:
         """The layout was changed, but the change cannot stay: the old one comes back, and the clients with it."""
