@@ -512,7 +512,11 @@ class Trial:
                 words += [each["code"], "IN_USE", "NOT_FOUND"]
                 # To say that it is not supported is also an answer, about the mode or a profile.
                 nothing_there = each["code"] in ("NOT_SUPPORTED", "INVALID_ARGUMENT")
-                words += ["does not say whether", "cannot do MIG", "has no profile"] if nothing_there else []
+                words += (
+                    ["does not say whether", "cannot do MIG", "has no profile", "changed while"]
+                    if nothing_there
+                    else []
+                )
             elif each["what"] == "lost":
                 words += ["GPU_IS_LOST"]
             elif each["what"] == "hang":
