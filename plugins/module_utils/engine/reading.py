@@ -35,6 +35,7 @@ def read(opener: Opener, watch: Watch, orders: Orders, with_holders: bool, toler
     """As observe(), in the process that calls it.
 
     A reservation of a device that is not there is an error, unless ``tolerant``: the change may have taken it already.
+    Neither is it one while a GPU does not answer, which may have that device and is what has to be said.
     """
     with opener(watch) as session:
         node = session.read_node()
@@ -42,6 +43,7 @@ def read(opener: Opener, watch: Watch, orders: Orders, with_holders: bool, toler
         from . import holders  # only what is to be changed pays for it
 
         reservations = holders.reservations_of(orders.reservations)
+        tolerant = tolerant or any(gpu.problems for gpu in node.gpus)
         found = holders.survey(watch)
         node = holders.attach(node, found.opened, reservations, watch=watch, tolerant=tolerant)
         node = node._replace(unseen=found.unseen)
