@@ -86,3 +86,22 @@ def test_a_damaged_record_is_a_warning_and_no_failure(host, tmp_path, monkeypatc
     result = host.run(mig_info)
     assert (result["available"], result["persisted"]) == (True, None)
     assert "wanted.json is damaged" in str(warnings)
+
+
+def test_records_that_belong_to_root_are_not_told_to_others_and_are_no_failure(host, tmp_path, monkeypatch):
+    warnings = []
+    monkeypatch.setattr("ansible.module_utils.basic.AnsibleModule.warn", lambda _module, text: warnings.append(text))
+    host.node = boards.node(boards.gpu("a30-24gb"))
+    host.remember()
+    host.remembers = False
+    really_open = os.open
+
+    def open_as_nobody(path, *arguments, **options):
+        if str(path).startswith(str(tmp_path / "state")):
+            raise PermissionError(13, "Permission denied", path)
+        return really_open(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", open_as_nobody)
+    result = host.run(mig_info)
+    assert (result["available"], result["persisted"], result["in_progress"]) == (True, None, None)
+    assert warnings == []
