@@ -100,7 +100,7 @@ class Trial:
             return "pending"
         if result["resumed"]:
             return "resumed"
-        return "changed" if result["changed"] else "remembered"
+        return "changed" if self.writes else "remembered"
 
     def still_open(self) -> t.Optional[Open]:
         if not self.journal:
@@ -301,11 +301,10 @@ class Trial:
         if self.journal and not self.could_not_remove_it() and not waits:
             yield "done, and the journal is still there"
         differs = any(not self.same(gpu, self.before) for gpu in range(len(self.before)))
-        if (
-            self.alone
-            and not result["resumed"]
-            and result["changed"] != (differs if self.unfinished else bool(self.writes))
-        ):
+        # A layout that the next boot will have, and would not have had before, is a change too.
+        remembered = record["files"].get("wanted.json") != record["files_before"].get("wanted.json")
+        changed = remembered or (differs if self.unfinished else bool(self.writes))
+        if self.alone and not result["resumed"] and result["changed"] != changed:
             yield f"says changed: {result['changed']} after {len(self.writes)} writes; the node differs: {differs}"
         others = [gpu for gpu in range(len(self.before)) if gpu not in self.targets]
         if not self.rebooted:
@@ -570,7 +569,7 @@ class Trial:
                 yield f"stopped {stopped}, and started again in the order {started}"
         running = {unit for unit, active in self.record["units_before"].items() if active}
         concerned = {unit for _time, word, unit in log if word == "stop"}
-        moments = [(when, word, unit) for when, word, unit in log]
+        moments = list(map(tuple, log))
         moments += [(call["started"], "write", "") for call in self.writes]
         for _when, word, unit in sorted(moments, key=lambda each: each[0]):
             if word == "stop" and self.trouble(unit) != "stop":

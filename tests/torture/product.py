@@ -2,33 +2,34 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The product as a module would run it, in a process that is a module's as far as the engine can tell.
+"""The product as an operator meets it: the module mig_config, with everything behind it, in a process of its own.
 
-This is the only file of the campaign that calls the engine. What it returns is plain data:
+This is the only file of the campaign that calls the product. A stand-in for AnsibleModule takes what the module says;
+the judge gets it as plain data:
 
     how            converged: read, compared, nothing to do | refused: an error while nothing was written | outcome
-    message        the sentence for people, error and call of the driver when it has them, details
-    changed, altered, rolled_back, missing, reset_required, reboot_required, recovery, recovered, stopped, not_started
+    message        of a failure, the sentence for people, with error and call of the driver when it has them
+    changed, altered, rolled_back, missing, reset_required, reboot_required, recovery, recovered, resumed, stopped,
+    not_started, warnings
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import os
 import syslog
 import typing as t
 
 import pynvml
 
+from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     clients,
-    compare,
-    configs,
-    driver,
+    foresight,
     holders,
+    kinds,
     layouts,
     model,
-    reading,
     state,
     worker,
 )
@@ -37,8 +38,50 @@ from ansible_collections.gpufleet.mig.tests.torture.units import Units
 
 Result = dict[str, t.Any]
 
+# All that the module imports when it needs it. A fork that has it already is a thousand times as quick.
+LOADED = (foresight, kinds, layouts, worker)
 
-def prepare(boot_id: str, opened: t.Callable[[], t.Sequence[dict[str, t.Any]]], traps: Traps) -> None:
+UNSAID: Result = {
+    "label": None,
+    "label_by_gpu": None,
+    "config": None,
+    "configs": None,
+    "layout": None,
+    "accept_replacement": False,
+    "gpus": ["all"],
+    "unlisted": "ignore",
+    "expected_gpus": None,
+    "allow_empty": False,
+    "mode_only": False,
+    "manage_drm": False,
+    "lease": 0,
+    "run_id": None,
+    "_binding": None,
+}
+
+
+class Module:
+    """What ansible_bridge knows of an AnsibleModule."""
+
+    def __init__(self, params: Result) -> None:
+        self.params = params
+        self.check_mode = False
+        self.warnings: list[str] = []
+        self.answer: Result = {}
+
+    def warn(self, sentence: str) -> None:
+        self.warnings.append(sentence)
+
+    def exit_json(self, **answer: t.Any) -> t.NoReturn:
+        self.answer = answer
+        raise SystemExit(0)
+
+    def fail_json(self, **answer: t.Any) -> t.NoReturn:
+        self.answer = answer
+        raise SystemExit(1)
+
+
+def prepare(boot_id: str, units: Units, opened: t.Callable[[], t.Sequence[dict[str, t.Any]]], traps: Traps) -> None:
     """Make this process see the node of the case and not the computer that it runs on.
 
     ``opened`` says who has a device file open: {pid, name, gpu, gi, ci, unit} each.
@@ -63,81 +106,53 @@ def prepare(boot_id: str, opened: t.Callable[[], t.Sequence[dict[str, t.Any]]], 
     holders.scan = scan
     holders.survey = lambda watch=None, root="/": holders.Survey(scan())
     # systemd is not there, and is not what is tested here; neither is the log of this computer.
+    clients.manager_of = lambda root="/": units
     clients.arm = lambda *arguments, **options: ""
     clients.disarm = lambda *arguments, **options: ""
     clients.leave_session = lambda *arguments, **options: ""
     syslog.syslog = lambda *arguments: None  # type: ignore[assignment]
 
 
-def run(places: state.Places, units: Units, ask: t.Optional[dict[str, t.Any]], ordered: dict[str, t.Any]) -> Result:
+def run(places: state.Places, ask: t.Optional[Result], ordered: Result) -> Result:
     """What mig_config does with these options; ``ask`` is None to end an unfinished change and do nothing else."""
-    orders = model.Orders(
-        **{
-            **ordered,
-            "clients": tuple(model.Client(name, frozenset(kinds)) for name, kinds in ordered.get("clients", ())),
-            "reservations": tuple(ordered.get("reservations", ())),
-        }
-    )
-    opener = functools.partial(driver.Session, pynvml)
-    resolve = None if ask is None else functools.partial(resolved, ask=ask)
-    try:
-        node = reading.observe(opener, orders)
-        if is_converged(places, node, resolve):
-            return {"how": "converged", "message": "as wanted", "changed": False, "altered": False}
-        job = model.Job(resolve, orders, what=f"torture {ask and ask.get('label') or 'layout'}")
-        outcome = worker.change(places, opener, job, units)
-        with contextlib.suppress(model.MigError):
-            state.clear_result(places)  # as whoever has told somebody
-    except model.MigError as error:
-        altered = bool(error.details.get("altered"))
-        return {"how": "refused", "message": str(error), **cause(error), "changed": False, "altered": altered}
-    return as_data(outcome)
+    os.environ["SUDO_USER"] = ordered["who"]
+    asked = dict(ask or {})
+    asked["gpus"] = [str(gpu) for gpu in asked.get("gpus", ["all"])]
+    options = {key: value for key, value in ordered.items() if key != "who"}
+    options["clients"] = [{"unit": name, "for": kinds_} for name, kinds_ in ordered["clients"]]
+    module = Module({**UNSAID, **options, **asked, "state_dir": places.state})
+    with contextlib.suppress(SystemExit):
+        ansible_bridge.run(t.cast(t.Any, module), ansible_bridge.config)
+    return as_data(module.answer, module.warnings)
 
 
-def resolved(node: model.Node, ask: dict[str, t.Any]) -> model.Wanted:
-    options = dict(ask)
-    if "layout" in options:
-        return layouts.resolve(node, options.pop("layout"), **options)
-    return configs.resolve(node, **options)
-
-
-def is_converged(places: state.Places, node: model.Node, resolve: t.Any) -> bool:
-    """As wanted, nothing unfinished, remembered for the next boot, nothing undelivered: the quiet case."""
-    if state.in_progress(places) is not None:
-        return False
-    if resolve is None:
-        return True
-    wanted = resolve(node)
-    undelivered = state.read_result(places)
-    return bool(
-        compare.verdict(node, wanted).verdict == compare.MATCH
-        and (not wanted.wishes or state.persisted_verdict(state.read_wanted(places), node, wanted.wishes) == "match")
-        and (undelivered is None or undelivered.get("wish") != worker.digest(wanted))
-    )
-
-
-def cause(error: model.MigError) -> Result:
-    details = {key: value for key, value in error.details.items() if isinstance(value, (str, int, bool, type(None)))}
-    return {"call": error.details.get("call"), "error": error.details.get("error"), "details": details}
-
-
-def as_data(outcome: t.Any) -> Result:
-    failure = {} if outcome.error is None else cause(outcome.error)
+def as_data(answer: Result, warnings: list[str]) -> Result:
+    failed = bool(answer.get("failed"))
+    of_units = answer.get("clients") or {}
+    common = {
+        "message": answer["msg"] if failed else "",
+        "call": answer.get("call"),
+        "error": answer.get("error"),
+        "changed": answer["changed"],
+        "altered": answer["altered"],
+        "warnings": warnings,
+    }
+    if failed and "rolled_back" not in answer:
+        return {"how": "refused", **common}
+    if answer.get("converged"):
+        return {"how": "converged", **common}
     return {
         "how": "outcome",
-        "message": "" if outcome.error is None else str(outcome.error),
-        **failure,
-        "changed": outcome.changed,
-        "altered": outcome.altered,
-        "rolled_back": outcome.rolled_back,
-        "missing": list(outcome.missing),
-        "reset_required": list(outcome.reset_required),
-        "reboot_required": list(outcome.reboot_required),
-        "pending_left": list(outcome.pending_left),
-        "recovery": outcome.recovery,
-        "recovered": outcome.recovered,
-        "resumed": outcome.resumed is not None,
-        "stopped": list(outcome.stopped),
-        "not_started": list(outcome.not_started),
-        "warnings": list(outcome.warnings),
+        **common,
+        "rolled_back": answer.get("rolled_back"),
+        "missing": answer.get("missing", []),
+        "reset_required": answer.get("reset_required", []),
+        "reboot_required": answer.get("reboot_required", []),
+        "pending_left": answer.get("pending_left", []),
+        "recovery": (answer.get("recovery") or {}).get("path", ""),
+        "recovered": (answer.get("recovered") or {}).get("direction", ""),
+        "resumed": bool(answer.get("resumed")),
+        "stopped": of_units.get("stopped", []),
+        "not_started": of_units.get("not_started", []),
+        "said": answer["msg"],
     }

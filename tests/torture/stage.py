@@ -82,7 +82,7 @@ class Stage:
         self.folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         self.notes = folder / "notes"
-        self.places = state.Places(str(folder / "state"), str(folder / "run"))
+        self.places = state.places(str(folder / "state"))
         for name in ("notes", "units"):
             (folder / name).mkdir(parents=True)
         self.sim = Simulator.create(
@@ -369,9 +369,9 @@ class Stage:
             traps = Traps(
                 self.places.state, self.places.run, str(self.notes), run["disturb"], self.ask_writer, self.answer_reader
             )
-            product.prepare(f"boot-{self.boots}", self.opened, traps)
+            product.prepare(f"boot-{self.boots}", self.units, self.opened, traps)
             try:
-                result = product.run(self.places, self.units, ask, ordered)
+                result = product.run(self.places, ask, ordered)
                 result["file_operations"] = traps.seen("file")
             except BaseException:
                 result = {"how": "crashed", "message": traceback.format_exc()}

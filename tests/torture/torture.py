@@ -154,7 +154,11 @@ class Tally:
 
 
 def campaign(
-    seed: str, count: int, jobs: int = 2, seconds: float = 0, tell: t.Callable[[Played, Tally], None] = lambda *_: None
+    seed: str,
+    count: int,
+    jobs: int = 2,
+    seconds: float = 0,
+    tell: t.Callable[[Played, Tally], None] = lambda *_played: None,
 ) -> Tally:
     """Play cases 0 to ``count``, or until the time is over."""
     tally = Tally()
@@ -168,7 +172,7 @@ def play_all(
     tally: Tally,
     jobs: int = 2,
     seconds: float = 0,
-    tell: t.Callable[[Played, Tally], None] = lambda *_: None,
+    tell: t.Callable[[Played, Tally], None] = lambda *_played: None,
 ) -> Tally:
     """Play these cases, several at a time, and count them in ``tally``; returns a tally of these alone."""
     mine = Tally()
@@ -259,7 +263,7 @@ def kinds(played: Played) -> set[str]:
     """Violations without their figures."""
     return {
         sentence.partition(":")[0].translate(str.maketrans("", "", "0123456789"))[:40]
-        for _, sentence in played.violations
+        for _title, sentence in played.violations
     }
 
 
