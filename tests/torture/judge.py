@@ -385,24 +385,16 @@ class Trial:
             yield "two at once, and a journal is left"
         if "has this node since" in theirs["message"] and "ansible on controller-1" not in theirs["message"]:
             yield f"locked out, and not told by whom: {theirs['message']}"
+        results = (self.result, theirs)
+        if any(each.get("reset_required") or each.get("reboot_required") for each in results) or self.held_unseen():
+            return  # where one mode waits others are switched already; a hidden process can keep a layout from returning
         for gpu in range(len(self.before)):
-            ways = [
-                self.same(gpu, self.before),
-                *(w.get(gpu) and self.is_as_wanted(gpu, self.after, w[gpu]) for w in wishes),
-            ]
-            pending = any(
-                gpu in r.get(key, ()) for r in (self.result, theirs) for key in ("reset_required", "reboot_required")
-            )
-            if not any(ways) and not pending:
+            wanted = any(gpu in wish and self.is_as_wanted(gpu, self.after, wish[gpu]) for wish in wishes)
+            if not wanted and not self.same(gpu, self.before):
                 yield f"GPU {gpu} is neither as before nor as one of two wanted it: {self.after[gpu]['layout']}"
-        done = [w for w, r in zip(wishes, (self.result, theirs)) if succeeded(r)]
-        waits = any(r.get("reset_required") or r.get("reboot_required") for r in (self.result, theirs))
-        if (
-            done
-            and not waits
-            and not self.held_unseen()
-            and not any(all(self.is_as_wanted(gpu, self.after, w[gpu]) for gpu in w) for w in done)
-        ):
+        done = [wish for wish, result in zip(wishes, results) if succeeded(result)]
+        whole = [wish for wish in done if all(self.is_as_wanted(gpu, self.after, wish[gpu]) for gpu in wish)]
+        if done and not whole:
             yield "both or one succeeded, and the node is as neither wanted it"
 
     # --- what must be ----------------------------------------------------------------------------------------------
