@@ -59,10 +59,12 @@ def change(places: state.Places, opener: Opener, job: Job, manager: t.Optional[c
     except bounded.Died as error:
         begun, steps = _told(error)
         unfinished = state.read_journal(places)
-        # Who takes an earlier change back has no plan, and that change's journal.
-        if begun is None or unfinished is None or (begun.plan is not None and unfinished.txid != begun.txid):
-            what = "The change was over by then" if steps else "It had not begun to change anything"
-            raise MigError(f"{error} {what}: run again.", altered=bool(steps), **error.details) from None
+        # Who takes an earlier change back has no plan, and that change's journal until it is done.
+        goes_back = begun is not None and begun.plan is None
+        if begun is None or unfinished is None or (unfinished.txid != begun.txid and not goes_back):
+            over = bool(steps) or goes_back
+            what = "The change was over by then" if over else "It had not begun to change anything"
+            raise MigError(f"{error} {what}: run again.", altered=over, **error.details) from None
         return _ended_for(places, opener, job, manager, error, begun, steps, unfinished)
 
 
