@@ -213,7 +213,7 @@ class _Binding:
         if not self._archive:
             return ""
         try:
-            ansible_bridge._install(self._archive, self._folder)
+            ansible_bridge.install_binding(self._archive, self._folder)
         except OSError as error:
             raise MigError(f"The NVML binding could not be installed in {self._folder}: {error}.") from None
         return "installed"

@@ -214,7 +214,7 @@ output:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
+from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge, node_change
 
 
 def main() -> None:
@@ -228,7 +228,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    ansible_bridge.run(module, ansible_bridge.reset)
+    ansible_bridge.run(module, node_change.reset)
 
 
 if __name__ == "__main__":
