@@ -387,7 +387,7 @@ class Trial:
             yield f"locked out, and not told by whom: {theirs['message']}"
         results = (self.result, theirs)
         if any(each.get("reset_required") or each.get("reboot_required") for each in results) or self.held_unseen():
-            return  # where one mode waits others are switched already; a hidden process can keep a layout from returning
+            return  # where one mode waits others are switched; a hidden process can keep a layout from returning
         for gpu in range(len(self.before)):
             wanted = any(gpu in wish and self.is_as_wanted(gpu, self.after, wish[gpu]) for wish in wishes)
             if not wanted and not self.same(gpu, self.before):
