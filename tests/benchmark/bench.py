@@ -10,9 +10,9 @@
     python tests/benchmark/bench.py --all-boards transitions impossible
                                             every board that the simulator knows instead of a few; ten minutes and more
 
-Counts (calls, writes, bytes) repeat exactly. Times depend on the machine, so they are medians; two that are compared
-were taken in turns in the same run. Nothing here fails because a machine is slow. What the numbers mean:
-docs/benchmarks.md.
+Counts (calls, writes, bytes) repeat exactly, but for those of nvidia-mig-parted, which tries things in no fixed
+order. Times depend on the machine, so they are medians; two that are compared were taken in turns in the same run.
+Nothing here fails because a machine is slow. What the numbers mean: docs/benchmarks.md.
 """
 
 from __future__ import annotations
