@@ -46,7 +46,8 @@ def archive(tmp_path):
 
 
 def test_a_node_where_there_is_nothing_to_do_needs_nothing_that_plans_or_changes(host, monkeypatch):
-    for name in ("planner", "transaction", "worker", "foresight", "refusals", "holders", "clients", "reset", "layouts", "kinds"):
+    unneeded = "planner foresight transaction worker refusals holders owners clients reset layouts kinds"
+    for name in unneeded.split():
         monkeypatch.setitem(sys.modules, f"{ENGINE}.{name}", None)  # importing it fails
     host.node = boards.node(a100(instances=SEVEN))
     result = host.run(mig_config, label="all-1g.5gb")
