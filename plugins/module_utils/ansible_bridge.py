@@ -252,7 +252,7 @@ def config(module: AnsibleModule) -> Result:
     if verdict == "unknown":
         reasons = " ".join(in_words(node, differences))
         raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {reasons}")
-    persisted = state.persisted_verdict(state.read_wanted(places), node, wanted.wishes)
+    persisted = state.persisted_verdict(state.read_wanted(places), node, wanted.wishes or None)
     remembered = persisted == "match" or not wanted.wishes
     untold = _untold(places, wanted)
     converged = verdict == "match" and remembered and unfinished is None and untold is None

@@ -149,7 +149,7 @@ def make(task: Task) -> Result:
         verdict=verdict,
         differences=bridge.in_words(outcome.after, differences),
         **bridge.about_wish(wanted),
-        persisted=state.persisted_verdict(state.read_wanted(task.places), outcome.after, wanted.wishes),
+        persisted=state.persisted_verdict(state.read_wanted(task.places), outcome.after, wanted.wishes or None),
         uuid_map=outcome.uuid_map or {},
         plan=report.plan_report(outcome.plan, before) if outcome.plan else [],
     )

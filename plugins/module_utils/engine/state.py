@@ -165,7 +165,7 @@ def read_journal(places: Places) -> t.Optional[Journal]:
     if data is None:
         return None
     with _understanding(path):
-        return Journal(
+        journal = Journal(
             txid=_txid(data),
             boot_id=_text(data, "boot_id"),
             started=_text(data, "started"),
@@ -179,6 +179,11 @@ def read_journal(places: Places) -> t.Optional[Journal]:
             gpus=_numbers(data, "gpus"),
             drm=_flag(data, "drm"),
         )
+        known = {dump.get("index") for dump in journal.before}
+        unknown = {*journal.gpus, *(step.gpu for step in journal.steps)} - known
+        if unknown:
+            raise ValueError(f"nothing is in before of GPU {min(unknown)}, which it is about")
+        return journal
 
 
 def write_journal(places: Places, journal: Journal) -> None:
@@ -248,7 +253,8 @@ def _read_persisted(path: str) -> t.Optional[Persisted]:
     with _understanding(path):
         gpus = _mappings(data, "gpus")
         for dump in gpus:
-            _form(dump)
+            if _form(dump)[1] is None:
+                raise ValueError("mig_current of a GPU is missing")
         texts = ("written", "who", "label", "source", "driver_version")
         return Persisted(txid=_txid(data), gpus=gpus, **{key: _text(data, key) for key in texts})
 

@@ -109,7 +109,7 @@ def _stuck(error: bounded.NoAnswer) -> Outcome:
         **error.details,
     )
     return Outcome(
-        after=begun.before._replace(gpus=tuple(_unread(g) if g.index in touched else g for g in begun.before.gpus)),
+        after=_without_what_is_unknown(begun.before, touched),
         altered=True,
         changed=True,
         steps_done=steps,
@@ -128,8 +128,13 @@ def _stuck(error: bounded.NoAnswer) -> Outcome:
     )
 
 
-def _unread(gpu: Gpu) -> Gpu:
-    return gpu._replace(mode_current=None, mode_pending=None, profiles=None, instances=(), processes=())
+def _without_what_is_unknown(node: Node, touched: t.Collection[int]) -> Node:
+    """The node as it was read, less what nobody can tell any more of the GPUs that were touched since."""
+
+    def unread(gpu: Gpu) -> Gpu:
+        return gpu._replace(mode_current=None, mode_pending=None, profiles=None, instances=(), processes=())
+
+    return node._replace(gpus=tuple(unread(gpu) if gpu.index in touched else gpu for gpu in node.gpus))
 
 
 def _ended_for(
@@ -150,13 +155,17 @@ def _ended_for(
     try:
         healed = _in_a_worker(places, opener, back, manager)
     except MigError as second:
+        touched = {*begun.gpus, *(step.gpu for step in steps)}
+        why = str(second).rstrip(".")
         return Outcome(
-            after=begun.before,
+            after=_without_what_is_unknown(begun.before, touched),
             altered=True,
             changed=True,
             steps_done=steps,
             rolled_back=False,
-            missing=(f"the change was not taken back: {str(second).rstrip('.')}",),
+            missing=(
+                f"the change was not taken back ({why}): the next run finishes it, or with recover: back takes it",
+            ),
             error=error,
             before=begun.before,
             plan=begun.plan,
@@ -488,7 +497,9 @@ class _Worker:
         """Write down what was proven, unless that is written down already."""
         covered = [outcome.after.gpus[index] for index in sorted(wanted.wishes)]
         persisted = state.read_wanted(self._places)
-        if state.persisted_verdict(persisted, outcome.after, [gpu.index for gpu in covered]) == compare.MATCH:
+        known = state.persisted_verdict(persisted, outcome.after, [gpu.index for gpu in covered]) == compare.MATCH
+        # After a change it is written in any case: it says that this very change is over.
+        if known and not outcome.altered:
             return outcome
         dumps = []
         for gpu in covered:
@@ -508,7 +519,7 @@ class _Worker:
                 gpus=tuple(dumps),
             ),
         )
-        return outcome._replace(remembered=True)
+        return outcome._replace(remembered=not known)
 
     def _is_remembered(self) -> bool:
         """Whether the record of this run is in its place, even if writing it ended with an error."""
