@@ -74,7 +74,8 @@ class Trial:
         self.wish: dict[int, Target] = targets_of(record["wish"])
         self.refusal = "" if record["wish"] is None else record["wish"]["refusal"]
         self.back = unfinished is not None and record["orders"]["recover"] == "back"
-        self.origin = unfinished.origin if unfinished else self.before
+        # What is remembered for the next boot is done: nothing goes back behind it.
+        self.origin = unfinished.origin if unfinished and not self.was_proven() else self.before
         # What this run has to bring about: its own wish, and the unfinished change's where that says nothing.
         self.targets = {**(unfinished.targets if unfinished else {}), **self.wish}
         self.rebooted = unfinished is not None and unfinished.boot != record["boot"]
@@ -111,9 +112,12 @@ class Trial:
         stopped = frozenset(unit for unit in stops if self.record["units_before"][unit])
         meant = self.record["orders"]["evict"] == "clients"
         ran = frozenset(unit for unit, active in self.record["units_before"].items() if active and meant)
+        boot = self.record["boot"]
+        if self.unfinished and not self.was_proven():
+            boot = self.unfinished.boot  # some of what there was before may be lost since then
         if self.unfinished:
             stopped, ran = stopped | self.unfinished.stopped, ran | self.unfinished.ran
-        return Open(self.origin, stopped, ran, self.targets, self.record["boot"])
+        return Open(self.origin, stopped, ran, self.targets, boot)
 
     def violations(self) -> t.Iterator[str]:
         record, result = self.record, self.result
@@ -322,7 +326,8 @@ class Trial:
         yield from self.must_be_wanted(self.targets)
         yield from self.about_promises()
         yield from self.must_be_remembered()
-        if record["files"].get("result.json") and not any(each["what"] == "full" for each in self.fired):
+        full = any(each["what"] == "full" for each in self.fired)
+        if record["files"].get("result.json") and self.wish and not full:
             yield "the result was delivered, and is kept all the same"
 
     def about_pending(self, waiting: t.Sequence[int]) -> t.Iterator[str]:
@@ -504,7 +509,7 @@ class Trial:
                 # To say that it is not supported is also an answer, about the mode or a profile.
                 nothing_there = each["code"] in ("NOT_SUPPORTED", "INVALID_ARGUMENT")
                 words += (
-                    ["does not say whether", "cannot do MIG", "has no profile", "changed while"]
+                    ["does not say whether", "cannot do MIG", "has no profile", "does not offer", "changed while"]
                     if nothing_there
                     else []
                 )
@@ -588,7 +593,7 @@ class Trial:
             found["impossible"] = ["cannot hold", "at most", "holds", "fit"]
         if self.back:
             pids = [str(pid) for gpu in self.before for pid, _kind, _gi, _ci in gpu["holders"]]
-            return {"used by somebody": pids} if pids else {}
+            return {**found, "used by somebody": pids} if pids else found
         for gpu, target in self.targets.items():
             if gpu < len(self.before) and not self.is_as_wanted(gpu, self.before, target):
                 for reason, words in self.reasons_of(gpu, target).items():
@@ -673,7 +678,8 @@ class Trial:
     def is_excused(self) -> bool:
         """Whether this was too much: a driver that goes on failing, a second accident, or what nobody can undo."""
         hidden = any(not holder["seen"] for holder in self.record["holders"])
-        lasting = any(each["what"] in LASTING for each in self.fired) or len(self.fired) + hidden > 1
+        broken = any(each["trouble"] for each in self.case["units"]) and self.record["orders"]["evict"] == "clients"
+        lasting = any(each["what"] in LASTING for each in self.fired) or len(self.fired) + hidden + broken > 1
         return lasting or self.only_pending_lost() or self.held_unseen()
 
     def only_pending_lost(self) -> bool:
