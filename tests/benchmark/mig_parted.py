@@ -73,7 +73,7 @@ def why_not() -> str:
 def version() -> str:
     if why_not():
         return why_not()
-    return subprocess.run([str(_program()), "--version"], capture_output=True, text=True).stdout.split()[-1]
+    return subprocess.run([str(_program()), "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
 
 
 @functools.cache

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -26,6 +27,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
 )
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, MigError, Orders
 from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, places
+from nvmlsim.errors import ChildKilled
 
 OPENER = functools.partial(driver.Session, None)
 MIXED = [("2g.10gb", 0, [(0, 2)]), ("1g.5gb", 2, [(0, 1)]), ("1g.5gb", 3, [(0, 1)]), ("3g.20gb", 4, [(0, 3)])]
@@ -284,6 +286,37 @@ def test_a_reservation_keeps_its_instance_unless_that_is_allowed(install):
 
     assert node.simulator.writes() == []
     assert node.change(label="all-1g.5gb", orders=Orders(reservations=reservations, evict="reserved")).error is None
+
+
+def test_a_reservation_of_a_whole_gpu_keeps_its_instances_and_its_mode(install):
+    node = install("2xa100-sxm4-40gb")
+    node.change(label="all-3g.20gb", gpus=[0])
+    promised = tuple({"device": gpu.uuid, "holder": "Slurm job 123"} for gpu in node.read().gpus)
+    node.simulator.reset_calls()
+    for label, gpu in (("all-1g.5gb", 0), ("all-disabled", 0), ("all-1g.5gb", 1)):
+        with pytest.raises(MigError, match="is reserved, and nothing was changed: Slurm job 123 .*the whole GPU"):
+            node.change(label=label, gpus=[gpu], orders=Orders(reservations=promised))
+
+    assert node.simulator.writes() == []
+
+
+def test_what_is_promised_to_somebody_since_is_not_taken_back(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    node.simulator.fault("write", nth=7, kill=True)
+
+    def be_killed():
+        worker._ended_for = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+        return worker.change(node.places, node.opener, node.job(label="all-1g.5gb"), node.manager)
+
+    with contextlib.suppress(ChildKilled):
+        node.call(be_killed)
+    made = [ci for gi in node.read().gpus[0].instances for ci in gi.compute if gi.profile.name == "1g.5gb"]
+    promised = ({"device": made[0].uuid, "holder": "Slurm job 123"},)
+    with pytest.raises(MigError, match="Slurm job 123"):
+        node.change(orders=Orders(recover="back", reservations=promised))
+    assert state.read_journal(node.places) is not None
+    assert node.change(orders=Orders(recover="back")).error is None
 
 
 def test_a_reset_that_is_allowed_makes_a_pending_mode_current_in_the_same_run(install):

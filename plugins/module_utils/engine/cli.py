@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "file", nargs="?", metavar="FILE", help="a layout as mig_info returns it, as JSON; - is standard input"
     )
     source.add_argument("--previous", action="store_true", help="the layout before the one that is remembered")
-    restore.add_argument("--gpus", metavar="LIST", help="only these, by index, UUID or PCI id: 0,1")
+    restore.add_argument("--gpus", type=_not_empty, metavar="LIST", help="only these, by index, UUID or PCI id: 0,1")
     restore.add_argument(
         "--accept-replacement", action="store_true", help="also on a board that replaced the saved one"
     )
@@ -138,6 +138,13 @@ def _seconds(text: str) -> float:
     if not 0 <= number <= 86400:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds up to one day")
     return number
+
+
+def _not_empty(text: str) -> str:
+    """An empty text must not mean all: it is what a script gives that found none."""
+    if not text.strip(" ,"):
+        raise argparse.ArgumentTypeError("it is empty; name GPUs, or leave it out for all")
+    return text
 
 
 # --- looking --------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def foresee_under_lock(
     started_anew = unfinished is not None and rebooted(unfinished)
     if recovered == "back":
         stopping = _stopped_for_the_way_back(node, origin, job, manager)
-        _require_takable_back(_without(node, stopping), origin, earlier)
+        _require_takable_back(_without(node, stopping), origin, earlier, job.orders)
         wanted = None if job.resolve is None else job.resolve(node)
         verdict = compare.MATCH if wanted is None else compare.verdict(origin, wanted).verdict
         return Foreseen(node, wanted, verdict, None, recovered, stopping, origin, earlier, started_anew)
@@ -238,18 +238,32 @@ def _stopped_for_the_way_back(node: Node, origin: Node, job: Job, manager: clien
     return clients.select(job.orders.clients, kinds, manager) if kinds else ()
 
 
-def _require_takable_back(node: Node, origin: Node, steps: t.Sequence[Step]) -> None:
-    """Refuse to take a change back while somebody uses an instance that it made, or a GPU whose mode has to change."""
+def _require_takable_back(node: Node, origin: Node, steps: t.Sequence[Step], orders: Orders) -> None:
+    """Refuse to take a change back while somebody uses an instance that it made, or a GPU whose mode has to change.
+
+    So too while somebody was promised such an instance, unless that may be taken.
+    """
     busy = [(gpu, _in_the_way_back(gpu, origin.gpus[gpu.index], steps)) for gpu in node.gpus]
     refusals.require_idle(busy, unseen=node.unseen)
+    if orders.evict == "none":
+        going = [(gpu, _new_compute(gpu, origin.gpus[gpu.index], steps)) for gpu in node.gpus]
+        refusals.require_not_promised(
+            [(gpu, tuple(r for ci in new for r in ci.reservations)) for gpu, new in going if new]
+        )
 
 
 def _in_the_way_back(gpu: Gpu, was: Gpu, steps: t.Sequence[Step]) -> tuple[Process, ...]:
     if gpu.mode_current not in (None, was.mode_current):
         return (*gpu.processes, *(process for gi in gpu.instances for ci in gi.compute for process in ci.processes))
-    former = {(gi.profile.id, gi.placement): gi for gi in was.instances}
+    former = {(gi.profile.id, gi.placement) for gi in was.instances}
     stays = any((gi.profile.id, gi.placement) in former for gi in gpu.instances)
     first = refusals.using_the_whole(gpu) if former and not stays else ()
+    return (*first, *(process for ci in _new_compute(gpu, was, steps) for process in ci.processes))
+
+
+def _new_compute(gpu: Gpu, was: Gpu, steps: t.Sequence[Step]) -> tuple[ComputeInstance, ...]:
+    """The CIs of a GPU that the way back destroys: those that these steps may have created."""
+    former = {(gi.profile.id, gi.placement): gi for gi in was.instances}
 
     def is_new(instance: GpuInstance, compute: ComputeInstance) -> bool:
         kept = former.get((instance.profile.id, instance.placement))
@@ -258,5 +272,4 @@ def _in_the_way_back(gpu: Gpu, was: Gpu, steps: t.Sequence[Step]) -> tuple[Proce
         there = any((ci.placement, ci.slices) == (compute.placement, compute.slices) for ci in kept.compute)
         return not there and may_have_created_ci(steps, gpu.index, instance, compute)
 
-    users = (process for gi in gpu.instances for ci in gi.compute if is_new(gi, ci) for process in ci.processes)
-    return (*first, *users)
+    return tuple(ci for gi in gpu.instances for ci in gi.compute if is_new(gi, ci))

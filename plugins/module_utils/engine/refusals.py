@@ -30,7 +30,7 @@ def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopp
     busy = [(gpu, (*gpu_plan.lost_busy, *_in_the_way_of_the_first(gpu, gpu_plan))) for gpu, gpu_plan in changing]
     require_idle(busy, stopping, before.unseen)
     if orders.evict == "none":
-        require_not_promised([(gpu, gpu_plan.lost_reserved) for gpu, gpu_plan in changing])
+        require_not_promised([(gpu, gpu_plan.lost_reserved) for gpu, gpu_plan in changing if _takes_away(gpu_plan)])
     switches = [(gpu, step) for gpu, gpu_plan in changing if (step := mode_step(gpu_plan)) is not None]
     _require_no_reboot(switches)
     resetting = [gpu.index for gpu, step in switches if gpu.mode_current != step.enabled and needs_reset(gpu)]
@@ -106,14 +106,29 @@ def _use_in_words(gpu: Gpu, process: Process) -> str:
     return f"{holders.words(process)} uses {place}"
 
 
+def _takes_away(gpu_plan: GpuPlan) -> bool:
+    """Whether the plan destroys something or switches the mode, and does not only make what was not there."""
+    return any(step.kind in ("destroy_ci", "destroy_gi", "set_mode") for step in gpu_plan.steps)
+
+
 def require_not_promised(in_the_way: t.Sequence[tuple[Gpu, tuple[Reservation, ...]]]) -> None:
-    """Refuse to take an instance that somebody was promised, unless that was asked for."""
-    promised = [(gpu, reservations) for gpu, reservations in in_the_way if reservations]
+    """Refuse to take an instance that somebody was promised, or anything of a GPU that somebody was promised whole.
+
+    ``in_the_way`` are the GPUs that something is taken from, with the promises about what is taken.
+    """
+    promised = [
+        (gpu, tuple(dict.fromkeys((*reservations, *gpu.reservations))))
+        for gpu, reservations in in_the_way
+        if reservations or gpu.reservations
+    ]
     if not promised:
         return
     said = [
-        f"{driver.describe(gpu)} has instances that are reserved, and nothing was changed: "
-        + "; ".join(f"{_by(each)} has one that would go" for each in reservations)
+        f"{driver.describe(gpu)} is reserved, and nothing was changed: "
+        + "; ".join(
+            f"{_by(each)} has {'the whole GPU' if each in gpu.reservations else 'an instance that would go'}"
+            for each in reservations
+        )
         for gpu, reservations in promised
     ]
     raise MigError(
