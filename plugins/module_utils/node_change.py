@@ -237,7 +237,9 @@ def _rollback(outcome: Outcome) -> Result:
 
     The layouts are only there where they tell something new: a failed task's result is shown as a whole.
     """
-    result: Result = {"rolled_back": bool(outcome.rolled_back)}
+    if outcome.rolled_back is None:
+        return {}  # the layout is as it should be, and the failure is about something else
+    result: Result = {"rolled_back": outcome.rolled_back}
     if outcome.rolled_back:
         return {**result, "msg": f"{outcome.error} The layout from before is restored."}
     result.update(

@@ -64,17 +64,18 @@ def foresee(places: state.Places, node: Node, job: Job, manager: t.Optional[clie
 def foresee_under_lock(
     node: Node, job: Job, unfinished: t.Optional[state.Journal], proven: bool, manager: clients.Manager
 ) -> Foreseen:
-    """As foresee(), with what is known already. A ``proven`` change is over: nothing of it is taken back any more."""
-    origin, earlier = _origin(node, unfinished), _earlier(node, unfinished)
+    """As foresee(), with what is known already. A ``proven`` change is over: nothing is left to finish or take back."""
+    to_finish = None if proven else unfinished
+    origin, earlier = _origin(node, to_finish), _earlier(node, to_finish)
     recovered = "" if unfinished is None else "forward" if proven else job.orders.recover
-    started_anew = unfinished is not None and rebooted(unfinished)
+    started_anew = to_finish is not None and rebooted(to_finish)
     if recovered == "back":
         stopping = _stopped_for_the_way_back(node, origin, job, manager)
         _require_takable_back(_without(node, stopping), origin, earlier, job.orders)
         wanted = None if job.resolve is None else job.resolve(node)
         verdict = compare.MATCH if wanted is None else compare.verdict(origin, wanted).verdict
         return Foreseen(node, wanted, verdict, None, recovered, stopping, origin, earlier, started_anew)
-    wanted = wish_of(node, job, unfinished)
+    wanted = wish_of(node, job, to_finish)
     verdict, differences = compare.verdict(node, wanted)
     if verdict == compare.UNKNOWN:
         sentences = " ".join(f"{driver.describe(node.gpus[i])}: {s}." for i, each in differences.items() for s in each)

@@ -200,6 +200,7 @@ class _Worker:
         self._manager = manager
         self._txid = txid
         self._unfinished: t.Optional[state.Journal] = None
+        self._to_finish: t.Optional[state.Journal] = None
         self._journal: t.Optional[state.Journal] = None
         self._warnings: list[str] = []
         self._not_started: tuple[str, ...] = ()
@@ -217,6 +218,7 @@ class _Worker:
             node = read(self._opener, self._watch, orders, with_holders=True, tolerant=unfinished is not None)
             try:
                 proven = is_proven(self._places, unfinished)
+                self._to_finish = None if proven else unfinished
                 foreseen = foresee_under_lock(node, self._job, unfinished, proven, self._manager)
             except Exception as error:
                 # The layout stays as it was found, but what an interrupted change stopped must not stay stopped.
@@ -372,7 +374,7 @@ class _Worker:
 
     def _replanned(self, node: Node) -> tuple[Wanted, Plan]:
         """The wish and the plan for the node as it is by now; what is new in the plan goes into the journal first."""
-        wanted = wish_of(node, self._job, self._unfinished)
+        wanted = wish_of(node, self._job, self._to_finish)
         plan = planner.plan_node(node, wanted)
         journal = t.cast(state.Journal, self._journal)
         new = tuple(step for step in plan.steps if step not in journal.steps)
@@ -480,7 +482,7 @@ class _Worker:
         return state.Journal(
             txid=self._txid,
             # The boot in which the layout from before was there.
-            boot_id=self._unfinished.boot_id if self._unfinished else state.boot_id(),
+            boot_id=self._to_finish.boot_id if self._to_finish else state.boot_id(),
             started=state.utc_now(),
             who=self._orders.who,
             what=self._job.what,
