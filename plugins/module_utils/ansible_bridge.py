@@ -74,7 +74,9 @@ def failure(error: MigError) -> Result:
     if details.get("error") == "BINDING_MISSING":
         details["binding_missing"] = True
     if "lock" in details:
-        details["in_progress"] = {**details.pop("lock"), "running": True}
+        lock = details.pop("lock")
+        # A lease is nobody at work, but a run that will be back.
+        details["in_progress"] = {**lock, "running": "expires" not in lock}
     return {"failed": True, "changed": False, "altered": False, **details, "msg": str(error)}
 
 
@@ -110,7 +112,8 @@ def _seconds(params: Params, option: str, least: float = 0.001) -> float:
     value = float(params[option])
     if not least <= value <= _MANY_SECONDS:
         raise WishError(
-            f"{option} is {value:g}; it must be a number of seconds{' above 0' if least else ', 0 or more'}."
+            f"{option} is {value:g}; it must be a number of seconds, {'above 0' if least else '0 or more'} and at most"
+            f" {_MANY_SECONDS:g}, which is a day."
         )
     return value
 
@@ -246,6 +249,7 @@ def config(module: AnsibleModule) -> Result:
     task = Task(module, places, orders(params), load_binding(params), resolve)
     node = reading.observe(task.opener, task.orders)
     unfinished = state.in_progress(places)
+    configs.check_expected(node, params["expected_gpus"])
     wanted = resolve(node) if resolve else Wanted("", "unfinished", {})
     _warn_of_what_could(module, node, wanted)
     verdict, differences = compare.verdict(node, wanted)
@@ -314,7 +318,8 @@ def _untold(places: state.Places, wanted: Wanted) -> t.Optional[Result]:
 
 
 def _has_wish(params: Params) -> bool:
-    return any(params[name] for name in ("label", "label_by_gpu", "config")) or params["layout"] is not None
+    """Whether anything is wished. A wish that is empty is one too, and an error, not the absence of one."""
+    return any(params[name] is not None for name in ("label", "label_by_gpu", "config", "layout"))
 
 
 def _resolve(node: Node, params: Params) -> Wanted:

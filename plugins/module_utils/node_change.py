@@ -34,7 +34,7 @@ from .engine import (  # noqa: F401  # pylint: disable=unused-import
     worker,
 )
 from .engine import reset as resets
-from .engine.model import Gpu, GpuWish, Job, Node, Plan, Wanted
+from .engine.model import Gpu, GpuWish, Job, MigError, Node, Plan, Wanted
 from .engine.profiles import counted
 from .engine.transaction import Outcome
 
@@ -56,6 +56,13 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
     result: Result = {"recovered": recovered} if foreseen.recovered else {}
     wanted = foreseen.wanted or Wanted("", "unfinished", {})
     if foreseen.plan is None:
+        journal = state.read_journal(task.places)
+        lost = foresight.lost_gpus(node, journal) if journal else []
+        if lost:
+            raise MigError(
+                f"The unfinished change {_change_in_words(recovered)} could not be taken back: {'; '.join(lost)}. The"
+                " other GPUs would be as before."
+            )
         said = f"The unfinished change {_change_in_words(recovered)} would be taken back."
         return {**result, "changed": True, **_pictures(node, foreseen.origin), "msg": said}
     plan, base = foreseen.plan, node
@@ -72,7 +79,7 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
     after = _as_planned(base, plan)
     changing = sum(bool(gpu_plan.steps) for gpu_plan in plan.gpus)
     parts = [
-        *([f"would finish the change {_change_in_words(recovered)}"] if foreseen.recovered else []),
+        *([f"would end the unfinished change {_change_in_words(recovered)}"] if foreseen.recovered else []),
         *([f"would stop {', '.join(foreseen.stopping)}"] if foreseen.stopping else []),
         *([f"would reset {bridge.in_a_row(waiting)}"] if waiting else []),
         *([f"would change {counted(changing, 'GPU')}"] if changing else []),
@@ -185,7 +192,7 @@ def _done_in_words(outcome: Outcome, wanted: Wanted) -> str:
         said = f"The unfinished change {unfinished} was taken back."
         return f"{said} What this task wishes was not followed; run again for it." if wanted.wishes else said
     changed = {step.gpu for step in outcome.steps_done}
-    parts = [f"finished the change {unfinished}"] if outcome.recovered else []
+    parts = [f"ended the unfinished change {unfinished}"] if outcome.recovered else []
     if changed:
         parts.append(f"changed {counted(len(changed), 'GPU')}")
     if not parts:
@@ -311,7 +318,7 @@ def _foreseen_reset(task: Task, job: Job, indices: t.Sequence[int]) -> Result:
     plan = foresight.foresee(task.places, node, job).plan
     after = _as_planned(node, plan) if plan else node
     after = after._replace(gpus=tuple(resets.foreseen(gpu) if gpu.index in indices else gpu for gpu in after.gpus))
-    said = f"would reset {bridge.in_a_row(indices)}" if indices else "would finish the change that is not finished"
+    said = f"would reset {bridge.in_a_row(indices)}" if indices else "would end the unfinished change"
     return {"changed": True, "reset": list(indices), **_pictures(node, after), "msg": f"This {said}."}
 
 
@@ -332,7 +339,7 @@ def _reset(task: Task, job: Job) -> Result:
             for index in done
         )
     elif outcome.recovered:
-        said = f"No MIG mode is pending; finished the change {_change_in_words(outcome.unfinished or {})}"
+        said = f"No MIG mode is pending; ended the unfinished change {_change_in_words(outcome.unfinished or {})}"
     else:
         said = "No MIG mode is pending any more, so nothing was reset"
     pictures = {"before": bridge.layouts_of(before), **_pictures(before, outcome.after)}

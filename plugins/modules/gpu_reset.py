@@ -50,6 +50,10 @@ options:
     description: Reset the GPUs even if no MIG mode is pending.
     type: bool
     default: false
+  run_id:
+    description: Name of the rollout that this task is part of, where M(gpufleet.mig.mig_config) keeps the node for it
+      with O(gpufleet.mig.mig_config#module:lease).
+    type: str
 notes:
   - Needs root, so use C(become), and the command C(nvidia-smi), which comes with the driver.
   - MIG of Hopper and later GPUs is turned on and off without a reset. On Ampere the driver tries to reset the GPU by
@@ -225,6 +229,7 @@ def main() -> None:
             **ansible_bridge.CHANGE_ARGUMENTS,
             "gpus": {"type": "list", "elements": "str", "required": True},
             "force": {"type": "bool", "default": False},
+            "run_id": {"type": "str"},
         },
         supports_check_mode=True,
     )

@@ -117,7 +117,7 @@ options:
   gpus:
     description:
       - The GPUs to look at. V(all), or a list of NVML indices, GPU UUIDs and PCI bus ids.
-      - The others are left as they are.
+      - The others are left as they are. An unfinished change of an earlier run is ended on all GPUs that it was about.
     type: list
     elements: str
     default: [all]

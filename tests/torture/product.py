@@ -137,7 +137,7 @@ def as_data(answer: Result, warnings: list[str]) -> Result:
         "altered": answer["altered"],
         "warnings": warnings,
     }
-    if failed and "rolled_back" not in answer:
+    if failed and "txid" not in answer:
         return {"how": "refused", **common}
     if answer.get("converged"):
         return {"how": "converged", **common}

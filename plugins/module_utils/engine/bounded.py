@@ -72,7 +72,8 @@ class Watch:
 
         ``what`` continues the words "it was to": ``read GPU 3``.
         """
-        allowed = self._seconds if seconds is None else seconds
+        # A timer of 0 would be none at all.
+        allowed = max(0.001, self._seconds if seconds is None else seconds)
         self._tell("begin", (what, allowed))
         signal.setitimer(signal.ITIMER_REAL, allowed)
 

@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
             "--wait", type=_seconds, default=10.0, metavar="S", help="seconds to wait for another run (10)"
         )
         command.add_argument("--allow-reset", action="store_true", help="reset GPUs whose MIG mode stays pending")
+        command.add_argument("--run-id", default="", metavar="ID", help="be the run for which the node is kept")
     return parser
 
 
@@ -130,13 +131,20 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     common = functools.partial(parser.add_argument, default=argparse.SUPPRESS)
     common("--state-dir", metavar="DIR", help=f"where the node keeps what it remembers ({state.DEFAULT_STATE_DIR})")
     common("--json", action="store_true", help="print one JSON mapping instead of words")
-    common("--timeout", type=_seconds, metavar="S", help="seconds that one call to the driver may take (60)")
+    common("--timeout", type=_some_seconds, metavar="S", help="seconds that one call to the driver may take (60)")
 
 
 def _seconds(text: str) -> float:
     number = float(text)
     if not 0 <= number <= 86400:
         raise argparse.ArgumentTypeError(f"{text} is not a number of seconds up to one day")
+    return number
+
+
+def _some_seconds(text: str) -> float:
+    number = _seconds(text)
+    if not number:
+        raise argparse.ArgumentTypeError("nothing is done in 0 seconds")
     return number
 
 
@@ -398,6 +406,7 @@ def _orders(options: argparse.Namespace) -> Orders:
         allow_reset=options.allow_reset,
         lock_timeout=options.wait,
         operation_timeout=options.timeout,
+        run_id=options.run_id,
         who=_who(),
     )
 

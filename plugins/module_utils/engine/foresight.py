@@ -58,7 +58,8 @@ def foresee(places: state.Places, node: Node, job: Job, manager: t.Optional[clie
     """What ``change`` would do to this node, read with holders. Raises what it would refuse, and touches nothing."""
     respect_lease(places, job.orders)
     unfinished = state.read_journal(places)
-    return foresee_under_lock(node, job, unfinished, is_proven(places, unfinished), manager or clients.manager_of())
+    proven = is_proven(places, unfinished)
+    return foresee_under_lock(node, job, unfinished, proven, manager or clients.manager_of())
 
 
 def foresee_under_lock(

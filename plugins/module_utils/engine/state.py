@@ -260,7 +260,11 @@ def _read_persisted(path: str) -> t.Optional[Persisted]:
 
 
 def _identities(dump: Record) -> set[str]:
-    return {identity for identity in (dump.get("pci_bus_id"), dump.get("uuid")) if identity}
+    """Raises ValueError for a dump that is not one."""
+    found = [dump.get("pci_bus_id"), dump.get("uuid")]
+    if not all(identity is None or isinstance(identity, str) for identity in found):
+        raise ValueError("pci_bus_id and uuid of a GPU must be text")
+    return {identity for identity in found if identity}
 
 
 def _remembered(persisted: Persisted, gpu: Gpu) -> t.Optional[Record]:

@@ -426,7 +426,10 @@ def test_check_mode_shows_that_an_unfinished_change_would_be_finished(host):
     assert result["changed"] is True
     assert result["recovered"]["direction"] == "forward"
     assert [len(gpu["instances"]) for gpu in result["after"]] == [7]
-    assert "would finish the change 20260101T000000Z-00000001 (mig_config label all-1g.5gb) of alice" in result["msg"]
+    assert (
+        "would end the unfinished change 20260101T000000Z-00000001 (mig_config label all-1g.5gb) of alice"
+        in result["msg"]
+    )
 
 
 def test_check_mode_shows_that_an_unfinished_change_would_be_taken_back(host):
