@@ -259,7 +259,7 @@ class Trial:
             yield "as wanted, and yet it took the lock"
 
     def about_refused(self) -> t.Iterator[str]:
-        if self.writes:
+        if any(call["code"] == "SUCCESS" for call in self.writes) or (self.writes and not self.killed("worker")):
             # Only a worker that was killed when it had all but ended leaves no outcome, and then that is said.
             if not self.killed("worker") or not self.result["altered"]:
                 yield f"refused after {len(self.writes)} writes: {self.result['message']}"
@@ -274,7 +274,8 @@ class Trial:
         if self.unfinished and not self.journal:
             # Unless it was killed when it had found that there is nothing left to do.
             done = all(self.is_as_wanted(gpu, self.after) for gpu in self.targets)
-            if not done or not self.killed("worker"):
+            undone = self.back and all(self.same(gpu, self.origin) for gpu in self.targets)
+            if not (done or undone) or not self.killed("worker"):
                 yield "refused, and removed the journal of an unfinished change"
         if self.disturbed:
             yield from self.must_name_cause()

@@ -22,7 +22,7 @@ import typing as t
 
 import pynvml
 
-from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
+from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge, node_change
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     clients,
     foresight,
@@ -39,7 +39,7 @@ from ansible_collections.gpufleet.mig.tests.torture.units import Units
 Result = dict[str, t.Any]
 
 # All that the module imports when it needs it. A fork that has it already is a thousand times as quick.
-LOADED = (foresight, kinds, layouts, worker)
+LOADED = (foresight, kinds, layouts, node_change, worker)
 
 UNSAID: Result = {
     "label": None,
