@@ -409,7 +409,7 @@ def test_a_layout_that_cannot_be_remembered_is_taken_back(install):
     before = node.node.state()
 
     def fill_the_disk():
-        def full(*_arguments):
+        def full(*_arguments, **_options):
             raise state.StateError("No space left on device.", file="wanted.json", reason="io")
 
         state.write_wanted = full

@@ -210,8 +210,9 @@ def read_previous(places: Places) -> t.Optional[Persisted]:
     return _read_persisted(os.path.join(places.state, "previous.json"))
 
 
-def write_wanted(places: Places, persisted: Persisted) -> None:
-    """Remember a layout that was read back. GPUs that it does not have keep theirs. Raises StateError.
+def write_wanted(places: Places, persisted: Persisted, whole_node: bool = False) -> None:
+    """Remember a layout that was read back. GPUs that it does not have keep theirs, unless it is that of the
+    ``whole_node``: then they are not in the node any more, and forgotten. Raises StateError.
 
     What was wanted becomes the previous layout, unless it is the same: a change that was killed in here and is healed
     must not take itself for the previous one.
@@ -219,7 +220,8 @@ def write_wanted(places: Places, persisted: Persisted) -> None:
     wanted, previous = (os.path.join(places.state, name) for name in ("wanted.json", "previous.json"))
     former = _read_persisted(wanted)
     covered = {key for dump in persisted.gpus for key in _identities(dump)}
-    kept = [dump for dump in (former.gpus if former else ()) if covered.isdisjoint(_identities(dump))]
+    others = former.gpus if former and not whole_node else ()
+    kept = [dump for dump in others if covered.isdisjoint(_identities(dump))]
     merged = persisted._replace(gpus=(*persisted.gpus, *kept))
     is_new = former is not None and set(map(_form, former.gpus)) != set(map(_form, merged.gpus))
     _write(wanted, merged._asdict(), keep_as=previous if is_new else None)
@@ -229,8 +231,8 @@ def persisted_verdict(persisted: t.Optional[Persisted], node: Node, gpus: t.Opti
     """Whether a boot would restore what is there now: ``match``, ``differ`` or ``absent`` (nothing is remembered).
 
     With ``gpus`` (indices) only those are looked at, and each has to be remembered. Without, a GPU that nobody
-    remembers must be out of MIG mode, which it keeps by itself. What is remembered of GPUs that are not in the node
-    says nothing about those that are.
+    remembers must be out of MIG mode, which it keeps by itself. Where all GPUs of the node are looked at, a board that
+    is remembered and not there is a difference.
     """
     if persisted is None:
         return "absent"
@@ -243,7 +245,20 @@ def persisted_verdict(persisted: t.Optional[Persisted], node: Node, gpus: t.Opti
                 return "differ"
         elif gpu.problems or dump.get("uuid") != gpu.uuid or not _is_as_remembered(gpu, _form(dump)):
             return "differ"
+    if (gpus is None or is_whole(node, gpus)) and _missing(persisted, node):
+        return "differ"
     return "match"
+
+
+def is_whole(node: Node, gpus: t.Collection[int]) -> bool:
+    """Whether these are all GPUs of the node that may have MIG."""
+    return all(gpu.index in gpus for gpu in node.gpus if gpu.mig_capable is not False)
+
+
+def _missing(persisted: Persisted, node: Node) -> bool:
+    """Whether a board is remembered that is certainly not in the node: one that does not answer may be it."""
+    present = {identity for gpu in node.gpus for identity in (gpu.pci_bus_id, gpu.uuid)}
+    return "" not in present and any(present.isdisjoint(_identities(dump)) for dump in persisted.gpus)
 
 
 def _read_persisted(path: str) -> t.Optional[Persisted]:

@@ -520,6 +520,7 @@ class _Worker:
                 driver_version=outcome.after.driver_version,
                 gpus=tuple(dumps),
             ),
+            whole_node=state.is_whole(outcome.after, wanted.wishes),
         )
         return outcome._replace(remembered=not known)
 

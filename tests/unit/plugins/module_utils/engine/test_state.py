@@ -19,7 +19,7 @@ import time
 import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import bounded, layouts, state
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Placement, Problem, Step, WishError
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Gpu, Placement, Problem, Step, WishError
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
 
 A100 = "a100-sxm4-40gb"
@@ -541,8 +541,8 @@ def gpu(*instances, **fields):
         ([dump(0)], gpu(uuid="GPU-another"), "differ"),
         ([dump(0)], gpu(pci_bus_id="00000000:FF:00.0"), "match"),
         ([dump(1)], gpu(), "differ"),
-        ([dump(1)], gpu(mode=False), "match"),
-        ([dump(0), dump(1)], gpu(), "match"),
+        ([dump(1)], gpu(mode=False), "differ"),
+        ([dump(0), dump(1)], gpu(), "differ"),
         ([], boards.gpu("tesla-t4"), "match"),
     ],
 )
@@ -557,6 +557,26 @@ def test_the_verdict_on_some_gpus_demands_that_each_is_remembered_and_ignores_th
     assert state.persisted_verdict(known, node, [1]) == "match"
     assert state.persisted_verdict(known, node, [0, 1]) == "differ"
     assert state.persisted_verdict(known, node, [2]) == "differ"
+
+
+def test_a_board_that_is_gone_is_forgotten_by_a_run_over_the_whole_node_and_by_no_other(places):
+    state.write_wanted(places, persisted(dump(0), dump(1)))
+    node = boards.node(gpu())
+    assert state.persisted_verdict(state.read_wanted(places), node, [0]) == "differ"
+    assert state.persisted_verdict(state.read_wanted(places), boards.node(gpu(), gpu(index=2)), [0]) == "match"
+
+    state.write_wanted(places, persisted(dump(0)))
+    assert len(state.read_wanted(places).gpus) == 2
+    state.write_wanted(places, persisted(dump(0)), whole_node=True)
+    assert len(state.read_wanted(places).gpus) == 1
+    assert state.persisted_verdict(state.read_wanted(places), node) == "match"
+
+
+def test_a_board_that_does_not_answer_is_not_taken_for_one_that_is_gone():
+    silent = Gpu(1, problems=(Problem("nvmlDeviceGetHandleByIndex", "GPU_IS_LOST", ""),))
+    node = boards.node(gpu(), silent)
+    assert state.persisted_verdict(persisted(dump(0), dump(1)), node, [0, 1]) == "differ"
+    assert state.persisted_verdict(persisted(dump(0), dump(1)), node, [0]) == "match"
 
 
 def test_where_only_the_mode_is_remembered_the_instances_may_be_any():
