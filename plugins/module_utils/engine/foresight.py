@@ -76,7 +76,8 @@ def foresee_under_lock(
         wanted = None if job.resolve is None else job.resolve(node)
         verdict = compare.MATCH if wanted is None else compare.verdict(origin, wanted).verdict
         return Foreseen(node, wanted, verdict, None, recovered, stopping, origin, earlier, started_anew)
-    wanted = wish_of(node, job, to_finish)
+    # What a proven change led to is wanted still, and may have been lost in a reboot since.
+    wanted = wish_of(node, job, unfinished)
     verdict, differences = compare.verdict(node, wanted)
     if verdict == compare.UNKNOWN:
         sentences = " ".join(f"{driver.describe(node.gpus[i])}: {s}." for i, each in differences.items() for s in each)

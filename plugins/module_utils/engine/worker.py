@@ -281,6 +281,8 @@ class _Worker:
             )
             outcome = outcome._replace(rolled_back=False, missing=missing, error=failure)
             outcome = self._with_recovery_file(outcome, unfinished.before)
+            if not outcome.recovery:
+                return self._finished(outcome, foreseen, unfinished)
         elif self._not_started:
             outcome = outcome._replace(error=self._clients_failure())
         self._put_away(lambda: state.clear_journal(self._places))
@@ -335,6 +337,8 @@ class _Worker:
             self._end_lease()
         else:
             outcome = self._with_recovery_file(outcome, tuple(map(layouts.dump, foreseen.origin.gpus)))
+            if outcome.missing and not outcome.recovery:
+                return self._finished(outcome, foreseen, unfinished)
         self._put_away(lambda: state.clear_journal(self._places))
         return self._finished(outcome, foreseen, unfinished)
 
@@ -374,7 +378,7 @@ class _Worker:
 
     def _replanned(self, node: Node) -> tuple[Wanted, Plan]:
         """The wish and the plan for the node as it is by now; what is new in the plan goes into the journal first."""
-        wanted = wish_of(node, self._job, self._to_finish)
+        wanted = wish_of(node, self._job, self._unfinished)
         plan = planner.plan_node(node, wanted)
         journal = t.cast(state.Journal, self._journal)
         new = tuple(step for step in plan.steps if step not in journal.steps)
@@ -551,6 +555,7 @@ class _Worker:
         try:
             return outcome._replace(recovery=state.write_recovery(self._places, self._txid, dumps))
         except state.StateError as error:
+            # Then the journal, which has that layout too, must not go: the next run can take the change back.
             self._warn(str(error))
             return outcome
 
