@@ -4,7 +4,7 @@
 
 """The numbers that this project watches, as tables; all of them also in ``.venv/bench.json``.
 
-    make bench                              everything, two to three minutes on two processors
+    make bench                              everything, about three minutes of processor time
     python tests/benchmark/bench.py module  these parts: engine, writes, planner, module, simulator, reading, footprint,
                                             transitions, impossible, faults
     python tests/benchmark/bench.py --all-boards transitions impossible
