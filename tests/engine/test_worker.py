@@ -288,6 +288,18 @@ def test_a_reservation_keeps_its_instance_unless_that_is_allowed(install):
     assert node.change(label="all-1g.5gb", orders=Orders(reservations=reservations, evict="reserved")).error is None
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_promises_are_known_too_when_the_plan_is_made_again_after_a_mode_switch(install, kept):
+    node = install("2xa100-sxm4-40gb", driver="535")
+    node.node.enable(1)
+    node.node.create(1, [("1g.5gb", 2, [(0, 1)]), ("1g.5gb", 3, [(0, 1)])])
+    device = node.read().gpus[1].instances[kept].compute[0].uuid
+    outcome = node.change(label="1g.5gb", orders=Orders(reservations=({"device": device, "holder": "Slurm job 123"},)))
+
+    assert outcome.error is None
+    assert [ci.uuid for gi in outcome.after.gpus[1].instances for ci in gi.compute] == [device]
+
+
 def test_a_reservation_of_a_whole_gpu_keeps_its_instances_and_its_mode(install):
     node = install("2xa100-sxm4-40gb")
     node.change(label="all-3g.20gb", gpus=[0])

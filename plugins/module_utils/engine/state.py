@@ -54,6 +54,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 _POLL_SECONDS = 0.1
 _TXID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 _SIGKILL_PENDING = 1 << 8
+_UNKNOWN_KIND = -1
 
 
 class StateError(MigError):
@@ -317,6 +318,7 @@ def _instances_form(dump: Record) -> _Instances:
                 _number(ci, "slices"),
                 _text(ci, "variant"),
                 None if ci.get("placement") is None else _placement(ci["placement"]),
+                None if ci.get("profile_id") is None else _number(ci, "profile_id"),
             )
             for ci in _mappings(instance, "compute_instances")
         )
@@ -325,20 +327,34 @@ def _instances_form(dump: Record) -> _Instances:
 
 
 def _is_as_remembered(gpu: Gpu, form: _Form) -> bool:
+    if gpu.mode_current != form.mode:
+        return False
+    if form.instances is None:
+        return True
+    # A record from elsewhere may not say which of several kinds of as many slices a CI is.
+    says_kinds = all(ci[3] != _UNKNOWN_KIND for instance in form.instances for ci in instance[3])
     present = (
         (
             gi.profile.id,
             *gi.placement,
-            tuple(sorted(_compute_form(ci.slices, ci.variant, ci.placement) for ci in gi.compute)),
+            tuple(
+                sorted(
+                    _compute_form(ci.slices, ci.variant, ci.placement, ci.profile_id if says_kinds else None)
+                    for ci in gi.compute
+                )
+            ),
         )
         for gi in gpu.instances
     )
-    return gpu.mode_current == form.mode and form.instances in (None, tuple(sorted(present)))
+    return form.instances == tuple(sorted(present))
 
 
-def _compute_form(slices: int, variant: str, place: t.Optional[Placement]) -> tuple[int, str, int]:
+def _compute_form(
+    slices: int, variant: str, place: t.Optional[Placement], profile_id: t.Optional[int]
+) -> tuple[int, str, int, int]:
     """How far a CI that fills its GI reaches is told differently by different drivers; where it starts is not."""
-    return slices, variant, 0 if place is None else place.start
+    start = 0 if place is None else place.start
+    return slices, variant, start, _UNKNOWN_KIND if profile_id is None else profile_id
 
 
 # --- the lease of a run that waits ---------------------------------------------------------------------------------

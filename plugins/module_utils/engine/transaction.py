@@ -65,16 +65,17 @@ _ROUNDS = 4
 class Course(t.NamedTuple):
     """What a change needs beyond its first plan.
 
-    ``replan`` resolves the wish again and plans again, for when the modes are current. ``reset`` resets GPUs, without
-    it a mode that stays pending ends the run; NVML is closed while it runs. ``resets`` are GPUs that are reset whatever
-    their mode is. ``origin`` is what a failure goes back to if it is not the node as read, ``earlier`` are the writes
-    of the unfinished change before this one, and ``rebooted`` says that the node was started anew since. ``did`` is
-    told of every step that is done.
+    ``replan`` resolves the wish again and plans again, for when the modes are current, on the node that ``read`` reads
+    with its holders and promises. ``reset`` resets GPUs, without it a mode that stays pending ends the run; NVML is
+    closed while it runs. ``resets`` are GPUs that are reset whatever their mode is. ``origin`` is what a failure goes
+    back to if it is not the node as read, ``earlier`` are the writes of the unfinished change before this one, and
+    ``rebooted`` says that the node was started anew since. ``did`` is told of every step that is done.
     """
 
     orders: Orders = Orders()
     stopping: tuple[str, ...] = ()
     replan: t.Optional[t.Callable[[Node], tuple[Wanted, Plan]]] = None
+    read: t.Optional[t.Callable[[], Node]] = None
     reset: t.Optional[t.Callable[[tuple[Gpu, ...]], None]] = None
     resets: tuple[int, ...] = ()
     origin: t.Optional[Node] = None
@@ -310,7 +311,7 @@ def _carry_out(
         if due:
             _reset(open_session, run, tuple(seen.gpus[index] for index in due), course)
         resets = ()
-        seen = _read(open_session)
+        seen = _known(course.read)()
         wanted, plan = _known(course.replan)(seen)
         require_possible(seen, plan, course.orders, course.stopping)
         run.learn(seen)

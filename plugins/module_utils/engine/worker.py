@@ -173,7 +173,8 @@ def _ended_for(
         )
     healed = healed._replace(altered=True, steps_done=steps, before=begun.before, plan=begun.plan)
     if unfinished.txid != begun.txid:
-        return healed._replace(warnings=(*healed.warnings, str(error)))
+        changed = not _same_layouts(begun.before, healed.after)
+        return healed._replace(changed=changed, warnings=(*healed.warnings, str(error)))
     proven = healed.recovered == "forward"
     healed = healed._replace(recovered="", unfinished=None)
     if proven:
@@ -346,7 +347,7 @@ class _Worker:
         before = foreseen.before
         if foreseen.stopping:
             # Whoever held a GPU through a client is gone now, or must not be disturbed after all.
-            before = read(self._opener, self._watch, self._orders, with_holders=True, tolerant=True)
+            before = self._read_all()
             wanted, plan = self._replanned(before)
         drm = t.cast(state.Journal, self._journal).drm
         if drm:
@@ -368,6 +369,7 @@ class _Worker:
         return Course(
             orders=orders,
             replan=self._replanned,
+            read=self._read_all,
             reset=self._reset if orders.allow_reset or self._job.resets else None,
             resets=self._job.resets,
             origin=foreseen.origin,
@@ -375,6 +377,10 @@ class _Worker:
             rebooted=foreseen.rebooted,
             did=self._watch.did,
         )
+
+    def _read_all(self) -> Node:
+        """The node with its holders and promises; those whose instances are gone by now are passed over."""
+        return read(self._opener, self._watch, self._orders, with_holders=True, tolerant=True)
 
     def _replanned(self, node: Node) -> tuple[Wanted, Plan]:
         """The wish and the plan for the node as it is by now; what is new in the plan goes into the journal first."""
