@@ -327,8 +327,9 @@ class Trial:
         yield from self.must_be_wanted(self.targets)
         yield from self.about_promises()
         yield from self.must_be_remembered()
-        full = any(each["what"] == "full" for each in self.fired)
-        if record["files"].get("result.json") and self.wish and not full:
+        # One of an earlier run stays where this one was killed, or out of space, when it was to put its own there.
+        prevented = any(each["what"] in ("full", "kill") for each in self.fired)
+        if record["files"].get("result.json") and self.wish and not prevented:
             yield "the result was delivered, and is kept all the same"
 
     def about_pending(self, waiting: t.Sequence[int]) -> t.Iterator[str]:
@@ -359,7 +360,7 @@ class Trial:
         others = [gpu for gpu in range(len(self.before)) if gpu not in self.targets]
         if not self.rebooted:
             yield from self.must_be(self.before, others, "nothing was wanted of")
-        if self.writes and not result["altered"]:
+        if any(call["code"] == "SUCCESS" for call in self.writes) and not result["altered"]:
             yield f"says that it altered nothing after {len(self.writes)} writes"
         if result["rolled_back"]:
             if result["changed"]:
