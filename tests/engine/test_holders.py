@@ -28,10 +28,11 @@ NULL_IS_GPU_3 = "Character devices:\n  1 nvidia\n\nBlock devices:\n"
 NULL_IS_AN_INSTANCE = "Character devices:\n195 nvidia\n  1 nvidia-caps\n\nBlock devices:\n"
 
 # Ends its first thread and leaves the other one running.
+EXIT_OF_A_THREAD = {"x86_64": 60, "aarch64": 93}.get(platform.machine(), 1)
 HEADLESS = f"""
 import ctypes, threading
 threading.Thread(target=threading.Event().wait).start()
-ctypes.CDLL(None).syscall({ {"x86_64": 60, "aarch64": 93}.get(platform.machine(), 1) }, 0)
+ctypes.CDLL(None).syscall({EXIT_OF_A_THREAD}, 0)
 """
 
 

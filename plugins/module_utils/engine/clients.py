@@ -554,7 +554,7 @@ def _run(program: str, *words: str, seconds: t.Optional[float] = None, late: str
     allowed = _ANSWER_SECONDS if seconds is None else seconds
     found = _found(program)
     try:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # pylint: disable=ansible-bad-function  # there is no AnsibleModule here
             [found, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -470,7 +470,7 @@ def _run(words: t.Sequence[str], seconds: float, what: str, watch: t.Optional[Wa
     if watch is not None:
         watch.begin(what, seconds + _SPARE_SECONDS)
     try:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # pylint: disable=ansible-bad-function  # there is no AnsibleModule here
             [program, *words[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
