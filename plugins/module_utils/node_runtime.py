@@ -222,7 +222,7 @@ class _Binding:
 def _run(words: t.Sequence[str]) -> t.Optional[str]:
     """What a program prints; None where it fails."""
     try:
-        done = subprocess.run(  # pylint: disable=ansible-bad-function  # there is no AnsibleModule here
+        done = subprocess.run(  # pylint: disable=ansible-bad-function  # run_command has no time limit
             words,
             check=True,
             stdin=subprocess.DEVNULL,
