@@ -335,7 +335,8 @@ def import_commands() -> list[Command]:
 
 def typing_commands() -> list[Command]:
     """Types of everything; through the collection's tree, except for the simulator, which is a project of its own."""
-    folders = [COLLECTION / name for name in ("plugins", "tests/benchmark", "tests/engine", "tests/torture", "tests/unit", "tools")]
+    tests = ("tests/benchmark", "tests/engine", "tests/torture", "tests/unit")
+    folders = [COLLECTION / name for name in ("plugins", *tests, "tools")]
     folders.append(SIMULATOR / "nvmlsim")
     search_path = f"{VENV / 'collections'}:{SIMULATOR}"
     return [Command([BIN / "mypy", *folders], environment={"MYPYPATH": search_path})]

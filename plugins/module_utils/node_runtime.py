@@ -29,7 +29,7 @@ import sys
 import typing as t
 
 from . import ansible_bridge, engine
-from .engine import __main__ as command  # noqa: F401  # pylint: disable=unused-import  # all that it needs comes along
+from .engine import cli as command  # noqa: F401  # pylint: disable=unused-import  # all that it needs comes along
 from .engine import driver, state
 from .engine.model import DriverError, MigError, WishError
 

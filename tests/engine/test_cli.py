@@ -638,9 +638,9 @@ def test_the_folder_runs_by_itself_with_the_binding_beside_it_and_nothing_of_ans
     assert "|1g.5gb |" in ran.stdout
 
 
-def test_python_runs_the_folder_as_a_module(install, engine_alone):
+def test_python_runs_the_command_as_a_module(install, engine_alone):
     installed = install("all-1g.5gb")
-    words = [sys.executable, "-m", "engine", "verify", "--state-dir", installed.places.state]
+    words = [sys.executable, "-m", "engine.cli", "verify", "--state-dir", installed.places.state]
     ran = installed.simulator.run(words, text=True, cwd=engine_alone)
     assert (ran.returncode, ran.stderr) == (0, "")
 
@@ -649,7 +649,7 @@ def test_a_reader_that_goes_away_is_no_error(install, engine_alone):
     installed = install("all-1g.5gb")
     reading, writing = os.pipe()
     os.close(reading)
-    words = [sys.executable, "-m", "engine", "status", "--state-dir", installed.places.state]
+    words = [sys.executable, "-m", "engine.cli", "status", "--state-dir", installed.places.state]
     with os.fdopen(writing, "wb") as gone:
         ran = subprocess.run(
             words,

@@ -549,3 +549,7 @@ def _confirm(places: state.Places, txid: str) -> None:
     kept = state.read_result(places)
     if kept is not None and kept.get("txid") == txid:
         state.clear_result(places)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
