@@ -329,7 +329,9 @@ class Trial:
         yield from self.must_be_remembered()
         # One of an earlier run stays where this one was killed, or out of space, when it was to put its own there.
         prevented = any(each["what"] in ("full", "kill") for each in self.fired)
-        if record["files"].get("result.json") and self.wish and not prevented:
+        kept = record["files"].get("result.json")
+        # One of an earlier run with another wish is not this one's to take.
+        if kept and kept != record["files_before"].get("result.json") and self.wish and not prevented:
             yield "the result was delivered, and is kept all the same"
 
     def about_pending(self, waiting: t.Sequence[int]) -> t.Iterator[str]:

@@ -78,9 +78,9 @@ class Played(t.NamedTuple):
 
 def play(case: Case) -> Played:
     """Play a case and judge it. A defect of the campaign itself counts as a violation too."""
-    folder = scratch() / f"case-{os.getpid()}"
     try:
-        records = stage.play(case, folder)
+        with tempfile.TemporaryDirectory(prefix="case-", dir=scratch()) as folder:
+            records = stage.play(case, pathlib.Path(folder))
         verdicts = judge(case, records)
     except Exception:
         return Played(case["number"], case["topic"], (), (), (("", f"the campaign failed: {traceback.format_exc()}"),))
@@ -213,8 +213,8 @@ def told(case: Case) -> bool:
     """Play one case and tell what happened; whether it had no violation."""
     stage.become_a_stage()
     print(json.dumps(case))
-    folder = scratch() / f"case-{os.getpid()}"
-    records = stage.play(case, folder)
+    with tempfile.TemporaryDirectory(prefix="case-", dir=scratch()) as folder:
+        records = stage.play(case, pathlib.Path(folder))
     verdicts = judge(case, records)
     for record, verdict in zip(records, verdicts):
         print(run_in_words(record, verdict))

@@ -30,7 +30,7 @@ from .model import (
     Step,
     Wanted,
 )
-from .transaction import may_have_created_ci, may_have_created_gi
+from .transaction import changes_of, may_have_created_ci, may_have_created_gi
 from .words import identity
 
 
@@ -236,7 +236,7 @@ def _stopped_for_the_way_back(node: Node, origin: Node, job: Job, manager: clien
         return ()
     pairs = list(zip(node.gpus, origin.gpus))
     kinds = {"mode"} if any(now.mode_current != was.mode_current for now, was in pairs) else set()
-    if any(layouts.dump(now) != layouts.dump(was) for now, was in pairs):
+    if any(changes_of(was, now) for now, was in pairs):
         kinds.add("instances")
     return clients.select(job.orders.clients, kinds, manager) if kinds else ()
 

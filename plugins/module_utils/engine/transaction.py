@@ -177,7 +177,7 @@ def _require_unchanged(session: driver.Session, before: Node, plan: Plan, course
             continue
         was = before.gpus[gpu_plan.gpu]
         now = session.read_gpu(gpu_plan.gpu)
-        changes = _changes(was, now)
+        changes = changes_of(was, now)
         if changes:
             raise MigError(
                 f"{driver.describe(was)} changed while this was planned, and nothing was written: {'; '.join(changes)}."
@@ -458,7 +458,7 @@ def roll_back(
         missing = tuple(
             f"{driver.describe(before.gpus[index])}: {change}"
             for index in touched
-            for change in _changes(before.gpus[index], _at(after, index))
+            for change in changes_of(before.gpus[index], _at(after, index))
         )
     except Exception as second:  # pylint: disable=broad-except  # it must not hide the first failure
         after = before._replace(gpus=tuple(_unknown(g, second) if g.index in touched else g for g in before.gpus))
@@ -550,7 +550,7 @@ def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failure
                 attempt(session.create_compute_instance, index, gi_id, *kind)
 
 
-def _changes(was: Gpu, now: Gpu) -> list[str]:
+def changes_of(was: Gpu, now: Gpu) -> list[str]:
     """What differs between two readings of one GPU, a phrase each; identity, modes and layout, nothing else."""
     if now.problems and now.mode_current is None and was.mode_current is not None:
         calls = ", ".join(f"{problem.call}: {problem.error}" for problem in now.problems)
