@@ -513,7 +513,14 @@ class Trial:
                 # To say that it is not supported is also an answer, about the mode or a profile.
                 nothing_there = each["code"] in ("NOT_SUPPORTED", "INVALID_ARGUMENT")
                 words += (
-                    ["does not say whether", "cannot do MIG", "has no profile", "does not offer", "changed while"]
+                    [
+                        "does not say whether",
+                        "cannot do MIG",
+                        "has no profile",
+                        "does not offer",
+                        "changed while",
+                        "is unknown",
+                    ]
                     if nothing_there
                     else []
                 )
@@ -595,6 +602,10 @@ class Trial:
         found: dict[str, list[str]] = {}
         if self.refusal:
             found["impossible"] = ["cannot hold", "at most", "holds", "fit"]
+        if self.record["orders"]["evict"] == "clients":
+            stubborn = [each["name"] for each in self.case["units"] if each["trouble"] == "stop"]
+            if stubborn:
+                found["a client that does not stop"] = stubborn
         if self.back:
             pids = [str(pid) for gpu in self.before for pid, _kind, _gi, _ci in gpu["holders"]]
             return {**found, "used by somebody": pids} if pids else found
@@ -602,10 +613,6 @@ class Trial:
             if gpu < len(self.before) and not self.is_as_wanted(gpu, self.before, target):
                 for reason, words in self.reasons_of(gpu, target).items():
                     found[reason] = found.get(reason, []) + words
-        if self.record["orders"]["evict"] == "clients":
-            stubborn = [each["name"] for each in self.case["units"] if each["trouble"] == "stop"]
-            if stubborn:
-                found["a client that does not stop"] = stubborn
         return found
 
     def reasons_of(self, gpu: int, target: Target) -> dict[str, list[str]]:
