@@ -254,7 +254,7 @@ def config(module: AnsibleModule) -> Result:
     _warn_of_what_could(module, node, wanted)
     verdict, differences = compare.verdict(node, wanted)
     if verdict == "unknown":
-        reasons = " ".join(in_words(node, differences))
+        reasons = " ".join(report.differences_in_words(node, differences))
         raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {reasons}")
     persisted = state.persisted_verdict(state.read_wanted(places), node, wanted.wishes or None)
     remembered = persisted == "match" or not wanted.wishes
@@ -275,7 +275,7 @@ def config(module: AnsibleModule) -> Result:
     }
     if converged:
         return {**result, "msg": summary("as wanted", node, wanted) if resolve else "There is no unfinished change."}
-    result["differences"] = in_words(node, differences)
+    result["differences"] = report.differences_in_words(node, differences)
     from . import node_change
 
     if not module.check_mode:
@@ -364,15 +364,6 @@ def layouts_of(node: Node) -> list[Result]:
             "layout": drawing.draw_gpu(gpu),
         }
         for gpu in node.gpus
-    ]
-
-
-def in_words(node: Node, differences: t.Mapping[int, tuple[str, ...]]) -> list[str]:
-    """What compare.verdict found, with the GPU of each sentence."""
-    return [
-        f"{driver.describe(node.gpus[index])}: {sentence}."
-        for index, sentences in differences.items()
-        for sentence in sentences
     ]
 
 

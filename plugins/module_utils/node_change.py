@@ -34,7 +34,7 @@ from .engine import (  # noqa: F401  # pylint: disable=unused-import
     worker,
 )
 from .engine import reset as resets
-from .engine.model import Gpu, GpuWish, Job, MigError, Node, Plan, Wanted
+from .engine.model import Job, MigError, Node, Plan, Wanted
 from .engine.profiles import counted
 from .engine.transaction import Outcome
 
@@ -66,7 +66,7 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
         said = f"The unfinished change {_change_in_words(recovered)} would be taken back."
         return {**result, "changed": True, **_pictures(node, foreseen.origin), "msg": said}
     plan, base = foreseen.plan, node
-    waiting = [index for index, wish in wanted.wishes.items() if _waits(node.gpus[index], wish)]
+    waiting = [index for index, wish in wanted.wishes.items() if compare.waits(node.gpus[index], wish.enabled)]
     reboot = [index for index in waiting if driver.mode_change_needs_reboot(node.gpus[index])]
     if reboot or (waiting and not task.orders.allow_reset):
         switched = any(step.kind == "set_mode" for step in plan.steps)
@@ -118,10 +118,6 @@ def would_wait(running: Result, wanted: Wanted) -> Result:
     }
 
 
-def _waits(gpu: Gpu, wish: GpuWish) -> bool:
-    return gpu.mode_current != wish.enabled and gpu.mode_pending == wish.enabled
-
-
 def _as_planned(node: Node, plan: Plan) -> Node:
     planned = {p.gpu: p for p in plan.gpus if p.steps}
     return node._replace(
@@ -154,7 +150,7 @@ def make(task: Task) -> Result:
     verdict, differences = compare.verdict(outcome.after, wanted)
     result.update(
         verdict=verdict,
-        differences=bridge.in_words(outcome.after, differences),
+        differences=report.differences_in_words(outcome.after, differences),
         **bridge.about_wish(wanted),
         persisted=state.persisted_verdict(state.read_wanted(task.places), outcome.after, wanted.wishes or None),
         uuid_map=outcome.uuid_map or {},

@@ -29,6 +29,7 @@ import typing as t
 from . import bounded, compare, drawing, driver, layouts, reading, state, worker
 from .model import DriverError, Gpu, Job, MigError, Node, Orders, Wanted, WishError
 from .profiles import counted
+from .report import differences_in_words
 from .transaction import Outcome
 
 OK = 0
@@ -279,7 +280,7 @@ def _comparison(node: Node, wanted: state.Persisted) -> tuple[str, list[str]]:
         remembered.update(wish.wishes)
         verdict, differences = compare.verdict(node, wish)
         verdicts.append(verdict)
-        sentences += [f"{driver.describe(node.gpus[i])}: {each}." for i, found in differences.items() for each in found]
+        sentences += differences_in_words(node, differences)
     for gpu in node.gpus:
         if gpu.mode_current and gpu.index not in remembered:
             sentences.append(f"{driver.describe(gpu)}: MIG is on, and nothing is remembered of this GPU.")

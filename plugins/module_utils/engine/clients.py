@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import signal
-import subprocess
 import time
 import typing as t
 
+from . import commands
 from .model import Client, MigError, WishError
+from .profiles import printable
 
 if t.TYPE_CHECKING:
     from .bounded import Watch
@@ -54,7 +53,6 @@ _SETTLE_SECONDS = 1.0
 # Between our own deadline, which is told with its cause, and the end of the process that misses it.
 _SPARE_SECONDS = 2 * _ANSWER_SECONDS
 _LONGEST_QUOTE = 600
-_STANDARD_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 class ClientError(MigError):
@@ -370,7 +368,7 @@ class Systemd:
         answer = _systemctl("show", f"--property={','.join(_PROPERTIES)}", "--", unit, late=late)
         values = dict(line.split("=", 1) for line in answer.out.splitlines() if "=" in line)
         if answer.code != 0 or not values.get("Id"):
-            raise ClientError(f"systemctl cannot show {unit}: {answer.said}.", unit=unit)
+            raise ClientError(f"systemctl cannot show {unit}: {_said(answer)}.", unit=unit)
         return UnitState(
             id=values["Id"],
             load=values.get("LoadState", ""),
@@ -390,7 +388,7 @@ class Systemd:
         late = f"{unit} did not stop within {timeout:g} s. {look}"
         answer = _systemctl("stop", "--", unit, seconds=timeout, late=late)
         if answer.code != 0:
-            raise ClientError(f"{unit} could not be stopped: {answer.said}. {look}", unit=unit)
+            raise ClientError(f"{unit} could not be stopped: {_said(answer)}. {look}", unit=unit)
 
     def start(self, unit: str, timeout: float) -> None:
         # A unit that is ordered after the one that we run in would wait for us, and we for it.
@@ -401,7 +399,7 @@ class Systemd:
         late = f"it did not start within {timeout:g} s"
         answer = _systemctl("start", *options, "--", unit, seconds=timeout, late=late)
         if answer.code != 0:
-            raise ClientError(answer.said, unit=unit)
+            raise ClientError(_said(answer), unit=unit)
         if not booting:
             self._stays_up(unit)
 
@@ -445,7 +443,7 @@ def arm(places: Places, txid: str, seconds: float, units: t.Sequence[str], manag
             # systemd replaces variables in arguments.
             *(word.replace("$", "$$") for word in (*wait, *start)),
         )
-        problem = answer.said if answer.code != 0 else ""
+        problem = _said(answer) if answer.code != 0 else ""
     except ClientError as error:
         problem = str(error).rstrip(".")
     return f"No timer could be set that starts the clients if this change breaks off: {problem}." if problem else ""
@@ -459,7 +457,7 @@ def disarm(txid: str, root: str = "/") -> str:
     try:
         answer = _systemctl("stop", "--", *units)
         # Units that are not there, as is usual for one of the two, make it fail too.
-        problem = answer.said if answer.code != 0 and any(Systemd().state(unit).up for unit in units) else ""
+        problem = _said(answer) if answer.code != 0 and any(Systemd().state(unit).up for unit in units) else ""
     except ClientError as error:
         problem = str(error).rstrip(".")
     by_hand = f"'systemctl stop {' '.join(units)}'"
@@ -492,7 +490,7 @@ def leave_session(txid: str, watch: t.Optional[Watch] = None, root: str = "/") -
             *("org.freedesktop.systemd1.Manager", "StartTransientUnit", "ssa(sv)a(sa(sv))"),
             *(f"gpufleet-mig-{txid}-{pid}.scope", "fail", "3", *properties, "0"),
         )
-        problem = answer.said if answer.code != 0 else ""
+        problem = _said(answer) if answer.code != 0 else ""
     except ClientError as error:
         problem = str(error).rstrip(".")
     deadline = time.monotonic() + _ANSWER_SECONDS
@@ -529,67 +527,33 @@ def _systemd_runs(root: str) -> bool:
 # --- commands of systemd -------------------------------------------------------------------------------------------
 
 
-class _Answer(t.NamedTuple):
-    """Exit status of a command, and what it printed; ``said`` is that as one line that can be shown."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def said(self) -> str:
-        return _line(self.err or self.out).rstrip(".") or f"it ended with {self.code} and said nothing"
+def _said(answer: commands.Answer) -> str:
+    """What a command printed, as one line that can be shown."""
+    return _line(answer.err or answer.out).rstrip(".") or f"it ended with {answer.code} and said nothing"
 
 
-def _systemctl(verb: str, *words: str, seconds: t.Optional[float] = None, late: str = "") -> _Answer:
+def _systemctl(verb: str, *words: str, seconds: t.Optional[float] = None, late: str = "") -> commands.Answer:
     return _run("systemctl", "--no-pager", "--no-ask-password", verb, *words, seconds=seconds, late=late)
 
 
-def _run(program: str, *words: str, seconds: t.Optional[float] = None, late: str = "") -> _Answer:
-    """Run a command without a shell.
-
-    Raises ClientError when it is missing, and when it is not back in time, after it was ended with all that it
-    started; ``late`` is what to say then.
-    """
+def _run(program: str, *words: str, seconds: t.Optional[float] = None, late: str = "") -> commands.Answer:
+    """Run a command. Raises ClientError when it is missing or not back in time; ``late`` is what to say then."""
     allowed = _ANSWER_SECONDS if seconds is None else seconds
     found = _found(program)
     try:
-        process = subprocess.Popen(  # pylint: disable=ansible-bad-function  # there is no AnsibleModule here
-            [found, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={"PATH": _search_path(), "LC_ALL": "C"},
-            start_new_session=True,
-        )
+        return commands.run((found, *words), allowed, {}, patience=1.0)
     except (OSError, ValueError) as error:
         raise ClientError(f"{program} could not be run: {error}.") from error
-    try:
-        out, err = process.communicate(timeout=allowed)
-    except subprocess.TimeoutExpired:
-        _end(process)
+    except commands.Late:
         raise ClientError(late or f"systemd did not answer {program} within {allowed:g} s.") from None
-    return _Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
 def _found(program: str) -> str:
     """The absolute path of a program."""
-    found = shutil.which(program, path=_search_path())
+    found = commands.find(program)
     if found is None:
         raise ClientError(f"{program} was not found on this node, although systemd runs. Install it.")
-    return os.path.abspath(found)
-
-
-def _search_path() -> str:
-    return f"{os.environ.get('PATH', '')}:{_STANDARD_PATH}".lstrip(":")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=1.0)
-    except (OSError, subprocess.TimeoutExpired):
-        pass  # it sleeps in the kernel; nobody waits for it
+    return found
 
 
 def _number(text: str) -> int:
@@ -599,12 +563,8 @@ def _number(text: str) -> int:
 def _line(text: str) -> str:
     """Text from outside as one line that can be shown, and not too long a one."""
     line = "; ".join(part.strip() for part in text.splitlines() if part.strip())
-    return _printable(line if len(line) <= _LONGEST_QUOTE else f"{line[:_LONGEST_QUOTE]}...")
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return printable(line if len(line) <= _LONGEST_QUOTE else f"{line[:_LONGEST_QUOTE]}...")
 
 
 def _quoted(value: t.Any) -> str:
-    return f"'{_printable(str(value)[:_LONGEST_NAME])}'"
+    return f"'{printable(str(value)[:_LONGEST_NAME])}'"

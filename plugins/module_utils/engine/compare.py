@@ -69,6 +69,11 @@ def differences(gpu: Gpu, wish: GpuWish) -> tuple[str, ...]:
     return tuple(found)
 
 
+def waits(gpu: Gpu, enabled: bool) -> bool:
+    """Whether this mode is stored but not current."""
+    return gpu.mode_current != enabled and gpu.mode_pending == enabled
+
+
 def _can_tell(gpu: Gpu) -> bool:
     return not gpu.problems and gpu.mode_current is not None
 

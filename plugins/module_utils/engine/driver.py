@@ -41,7 +41,7 @@ from .model import (
     Process,
     Profile,
 )
-from .profiles import counted
+from .profiles import counted, printable
 
 OLDEST_DRIVER = 525
 
@@ -836,4 +836,4 @@ def _printable(text: t.Union[str, bytes]) -> str:
     """Text from outside as one line that can be shown: names of boards and processes are data."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
-    return "".join(character if character.isprintable() else "?" for character in text)
+    return printable(text)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 import typing as t
 
-from . import clients, compare, driver, layouts, planner, refusals, reset, state
+from . import clients, compare, driver, layouts, planner, refusals, report, reset, state
 from .model import (
     ComputeInstance,
     Gpu,
@@ -58,7 +58,7 @@ def foresee(places: state.Places, node: Node, job: Job, manager: t.Optional[clie
     """What ``change`` would do to this node, read with holders. Raises what it would refuse, and touches nothing."""
     respect_lease(places, job.orders)
     unfinished = state.read_journal(places)
-    proven = is_proven(places, unfinished)
+    proven = is_proven(state.read_wanted(places), unfinished)
     return foresee_under_lock(node, job, unfinished, proven, manager or clients.manager_of())
 
 
@@ -80,12 +80,12 @@ def foresee_under_lock(
     wanted = wish_of(node, job, unfinished)
     verdict, differences = compare.verdict(node, wanted)
     if verdict == compare.UNKNOWN:
-        sentences = " ".join(f"{driver.describe(node.gpus[i])}: {s}." for i, each in differences.items() for s in each)
+        sentences = " ".join(report.differences_in_words(node, differences))
         raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {sentences}")
     plan = planner.plan_node(node, wanted)
     stopping = _to_be_stopped(node, plan, job, manager) if verdict != compare.MATCH or job.resets else ()
     refusals.require_possible(node, plan, job.orders, stopping)
-    _require_resettable(node, plan, job, manager)
+    _require_resettable(node, plan, job, stopping, manager)
     return Foreseen(node, wanted, verdict, plan, recovered, stopping, origin, earlier, started_anew)
 
 
@@ -95,7 +95,7 @@ def wish_of(node: Node, job: Job, unfinished: t.Optional[state.Journal]) -> Want
     if unfinished is None:
         return own
     touched = {_key(dump) for dump in unfinished.before if dump.get("index") in unfinished.gpus}
-    present = {_key(_named(gpu)) for gpu in node.gpus}
+    present = {_key_of(gpu) for gpu in node.gpus}
     target = [dump for dump in unfinished.target if _key(dump) in touched & present]
     rest = layouts.resolve(node, target) if target else own
     return own._replace(wishes={**rest.wishes, **own.wishes})
@@ -116,18 +116,19 @@ def _to_be_stopped(node: Node, plan: Plan, job: Job, manager: clients.Manager) -
     return clients.select(job.orders.clients, kinds, manager) if kinds else ()
 
 
-def _require_resettable(node: Node, plan: Plan, job: Job, manager: clients.Manager) -> None:
+def due_for_reset(node: Node, plan: Plan, orders: Orders) -> list[int]:
+    """GPUs whose wanted mode is pending already, and that may be reset to make it current."""
+    if not orders.allow_reset:
+        return []
+    waiting = [each.gpu for each in plan.gpus if compare.waits(node.gpus[each.gpu], each.enabled)]
+    return [index for index in waiting if not driver.mode_change_needs_reboot(node.gpus[index])]
+
+
+def _require_resettable(node: Node, plan: Plan, job: Job, stopping: t.Sequence[str], manager: clients.Manager) -> None:
     """Refuse before anything is written what needs a reset that cannot be had."""
-    waiting = [
-        each.gpu
-        for each in plan.gpus
-        if node.gpus[each.gpu].mode_current != each.enabled and node.gpus[each.gpu].mode_pending == each.enabled
-    ]
-    due = [index for index in waiting if not driver.mode_change_needs_reboot(node.gpus[index])]
-    gpus = sorted({*job.resets, *(due if job.orders.allow_reset else ())})
+    gpus = sorted({*job.resets, *due_for_reset(node, plan, job.orders)})
     if not gpus:
         return
-    stopping = _to_be_stopped(node, plan, job, manager)
     if job.orders.evict == "none":
         promised = [(node.gpus[index], _reservations(node.gpus[index])) for index in gpus]
         refusals.require_not_promised(promised)
@@ -180,6 +181,10 @@ def _key(dump: t.Mapping[str, t.Any]) -> tuple[t.Any, ...]:
     return dump.get("pci_bus_id"), dump.get("uuid")
 
 
+def _key_of(gpu: Gpu) -> tuple[str, str]:
+    return gpu.pci_bus_id, gpu.uuid
+
+
 def _origin(node: Node, unfinished: t.Optional[state.Journal]) -> Node:
     """The node as it was before the unfinished change, or as it is now where there is none.
 
@@ -191,7 +196,7 @@ def _origin(node: Node, unfinished: t.Optional[state.Journal]) -> Node:
     former = {_key(d): d for d in unfinished.before if everything or d.get("index") in unfinished.gpus}
     return node._replace(
         gpus=tuple(
-            layouts.load(dump, gpu)._replace(index=gpu.index) if (dump := former.get(_key(_named(gpu)))) else gpu
+            layouts.load(dump, gpu)._replace(index=gpu.index) if (dump := former.get(_key_of(gpu))) else gpu
             for gpu in node.gpus
         )
     )
@@ -201,13 +206,9 @@ def _earlier(node: Node, unfinished: t.Optional[state.Journal]) -> tuple[Step, .
     """The writes of the unfinished change, with the indices that its GPUs have now."""
     if unfinished is None:
         return ()
-    now = {_key(_named(gpu)): gpu.index for gpu in node.gpus}
+    now = {_key_of(gpu): gpu.index for gpu in node.gpus}
     moved = {dump.get("index"): now.get(_key(dump)) for dump in unfinished.before}
     return tuple(step._replace(gpu=index) for step in unfinished.steps if (index := moved.get(step.gpu)) is not None)
-
-
-def _named(gpu: Gpu) -> dict[str, str]:
-    return {"pci_bus_id": gpu.pci_bus_id, "uuid": gpu.uuid}
 
 
 def rebooted(unfinished: state.Journal) -> bool:
@@ -215,15 +216,14 @@ def rebooted(unfinished: state.Journal) -> bool:
     return unfinished.boot_id != state.boot_id()
 
 
-def is_proven(places: state.Places, unfinished: t.Optional[state.Journal]) -> bool:
+def is_proven(persisted: t.Optional[state.Persisted], unfinished: t.Optional[state.Journal]) -> bool:
     """Whether all that was left to do for a change was to remove its journal: what it led to is remembered."""
-    persisted = state.read_wanted(places)
     return unfinished is not None and persisted is not None and persisted.txid == unfinished.txid
 
 
 def lost_gpus(node: Node, unfinished: state.Journal) -> list[str]:
     """GPUs of the unfinished change that are not in the node any more, in words."""
-    present = {_key(_named(gpu)) for gpu in node.gpus}
+    present = {_key_of(gpu) for gpu in node.gpus}
     return [
         f"GPU {dump.get('index')} ({dump.get('pci_bus_id')}, {dump.get('uuid')}) is not in this node any more"
         for dump in unfinished.before

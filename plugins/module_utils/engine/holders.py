@@ -25,6 +25,7 @@ import typing as t
 from .bounded import Watch
 from .model import ComputeInstance, Gpu, GpuInstance, Node, Owner, Process, Reservation, WishError
 from .owners import owner
+from .profiles import printable
 
 # Where sources of reservations plug in: a scheduler, a kubelet or a container runtime knows devices by their UUIDs
 # (MIG-…, MIG-GPU-…/gi/ci of old, or GPU-… for a whole GPU) and says to whom each is promised.
@@ -171,7 +172,7 @@ def _open_file(
         status = folder.status(number) if mounts.may_hold_devices(process, number) else None
     except FileNotFoundError:
         return None  # closed meanwhile
-    return _printable(path.removesuffix(" (deleted)"))[:_LONGEST_PATH], status
+    return printable(path.removesuffix(" (deleted)"))[:_LONGEST_PATH], status
 
 
 class _Folder:
@@ -326,7 +327,7 @@ class _Who(t.NamedTuple):
 
 def _who(process: _Folder) -> _Who:
     """Name, user and owner of a process. Raises OSError when it has ended."""
-    name = _printable(process.read("comm").rstrip("\n"))
+    name = printable(process.read("comm").rstrip("\n"))
     belongs_to = owner(process.read_if_there("cgroup"))
     uid = re.search(r"^Uid:\s*(\d+)", process.read_if_there("status"), re.MULTILINE)
     number = int(uid[1]) if uid else None
@@ -355,11 +356,6 @@ def _who_has(pid: int, watch: t.Optional[Watch], root: str) -> _Who:
     finally:
         if watch:
             watch.idle()
-
-
-def _printable(text: str) -> str:
-    """Text from outside as one line that can be shown."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 # --- a node with its holders ---------------------------------------------------------------------------------------
@@ -399,7 +395,7 @@ def attach(
             reserved = _with_reservation(node, device, reservation)
             if reserved is None and not tolerant:
                 raise WishError(
-                    f"{_printable(device)} is reserved for {reservation.holder}, but this node has no such device; look"
+                    f"{printable(device)} is reserved for {reservation.holder}, but this node has no such device; look"
                     " at what mig_info shows, and correct the reservation"
                 )
             node = reserved or node
@@ -549,7 +545,7 @@ def _user(uid: t.Optional[int], names: t.Mapping[int, str]) -> str:
 def _user_names(root: str) -> dict[int, str]:
     """Names of the node's own users. A directory service is not asked: where it does not answer, nor would this."""
     fields = [line.split(":") for line in _text_of(os.path.join(root, "etc", "passwd")).split("\n")]
-    return {int(each[2]): _printable(each[0]) for each in reversed(fields) if len(each) > 2 and each[2].isdigit()}
+    return {int(each[2]): printable(each[0]) for each in reversed(fields) if len(each) > 2 and each[2].isdigit()}
 
 
 # --- reservations --------------------------------------------------------------------------------------------------
@@ -567,7 +563,7 @@ def reservations_of(entries: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[Source,
             raise WishError(
                 f"reservations[{number}] must say a device (MIG-… or GPU-…) and its holder, both as text; correct it"
             )
-        device, holder = (_printable(str(text).strip()) for text in texts)
+        device, holder = (printable(str(text).strip()) for text in texts)
         promised.append((device, Reservation(holder, "given")))
     return (lambda _node: promised,) if promised else ()
 

@@ -16,6 +16,7 @@ import re
 import typing as t
 
 from .model import Owner
+from .profiles import printable
 
 # What stands before a container's id, with the runtime that writes it. CRI-O and podman give the container's monitor
 # (conmon) a group of its own, which ends with the container.
@@ -90,7 +91,7 @@ def _name(segment: str) -> str:
     """One name of a path, safe to print. systemd puts ``_`` before names that the kernel could take for its own."""
     segment = segment[:_LONGEST_WORD]
     segment = segment[1:] if segment.startswith("_") else segment
-    return "".join(character if character.isprintable() else "?" for character in segment)
+    return printable(segment)
 
 
 def _owner_of_path(path: t.Sequence[str]) -> Owner:

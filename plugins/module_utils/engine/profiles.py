@@ -72,6 +72,11 @@ def quoted(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:70]}... ({len(text)} characters)"
 
 
+def printable(text: str) -> str:
+    """Text from outside as one line that can be shown, of whatever length and in whatever letters."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def counted(number: t.Optional[int], thing: str) -> str:
     """``1 slice``, ``2 slices``."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

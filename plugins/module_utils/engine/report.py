@@ -12,7 +12,7 @@ from __future__ import annotations
 import typing as t
 
 from . import catalog, configs, drawing, profiles
-from .driver import mode_change_needs_reboot
+from .driver import describe, mode_change_needs_reboot
 from .model import (
     ComputeInstance,
     Engines,
@@ -109,6 +109,15 @@ def _listed_report(process: Process) -> Report:
 def plan_report(plan: Plan, node: Node) -> list[Report]:
     """What happens to each GPU that has something to happen; instances of ``created`` list the CIs that share them."""
     return [_gpu_plan_report(gpu_plan, node.gpus[gpu_plan.gpu]) for gpu_plan in plan.gpus if gpu_plan.steps]
+
+
+def differences_in_words(node: Node, differences: t.Mapping[int, tuple[str, ...]]) -> list[str]:
+    """What compare.verdict found, with the GPU of each sentence."""
+    return [
+        f"{describe(node.gpus[index])}: {sentence}."
+        for index, sentences in differences.items()
+        for sentence in sentences
+    ]
 
 
 def diff_text(before: Node, after: t.Union[Node, Plan]) -> dict[str, str]:

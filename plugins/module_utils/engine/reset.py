@@ -20,13 +20,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import signal
-import subprocess
 import typing as t
 
-from . import configs, driver, holders, layouts
+from . import commands, configs, driver, holders, layouts
 from .model import DriverError, Gpu, MigError, Node, Process, Wanted
+from .profiles import printable
 from .words import identity
 
 if t.TYPE_CHECKING:
@@ -39,7 +37,6 @@ DRM = "nvidia_drm"
 _MODULE_SECONDS = 60.0
 # Between our own deadline, which is told with its cause, and the end of the process that misses it.
 _SPARE_SECONDS = 20.0
-_STANDARD_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
 _LONGEST_QUOTE = 600
 # The kernel keeps 15 characters of a name.
 _FABRIC_MANAGER, _FABRIC_MANAGER_UNIT = "nv-fabricmanage", "nvidia-fabricmanager.service"
@@ -459,8 +456,7 @@ def _run(words: t.Sequence[str], seconds: float, what: str, watch: t.Optional[Wa
     The caller's environment goes along: it says where the driver's library lies.
     """
     command = " ".join(words[:2])
-    path = f"{os.environ.get('PATH', '')}:{_STANDARD_PATH}".lstrip(":")
-    program = shutil.which(words[0], path=path)
+    program = commands.find(words[0])
     if program is None:
         raise DriverError(
             f"{words[0]} was not found on this node, which is needed to {what}: install it, or add its folder to PATH.",
@@ -470,38 +466,17 @@ def _run(words: t.Sequence[str], seconds: float, what: str, watch: t.Optional[Wa
     if watch is not None:
         watch.begin(what, seconds + _SPARE_SECONDS)
     try:
-        process = subprocess.Popen(  # pylint: disable=ansible-bad-function  # there is no AnsibleModule here
-            [program, *words[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PATH": path, "LC_ALL": "C"},
-            start_new_session=True,
-        )
+        answer = commands.run((program, *words[1:]), seconds, os.environ, patience=2.0, merged=True)
     except OSError as error:
         raise DriverError(f"{program} cannot be run: {error.strerror}.", call=command, error="UNKNOWN") from error
-    try:
-        output, _none = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        ended = "was ended" if _end(process) else f"is stuck in the kernel (process {process.pid})"
+    except commands.Late as late:
+        ended = "was ended" if late.pid is None else f"is stuck in the kernel (process {late.pid})"
         raise DriverError(
             f"{command} did not come back within {seconds:g} s and {ended}: look into 'dmesg' and reboot the node.",
             call=command,
             error="TIMEOUT",
         ) from None
-    return _Answer(process.returncode, _line(output.decode("utf-8", "replace")) or "no output")
-
-
-def _end(process: subprocess.Popen[bytes]) -> bool:
-    """Kill a command with all that it started; False when it does not die."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=2.0)
-    except ProcessLookupError:
-        return True
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    return _Answer(answer.code, _line(answer.out) or "no output")
 
 
 def _exit_in_words(code: int) -> str:
@@ -510,8 +485,7 @@ def _exit_in_words(code: int) -> str:
 
 def _line(text: str) -> str:
     """Text from outside as one line that can be shown, and not too long a one."""
-    line = " ".join(text.split())
-    line = "".join(character if character.isprintable() else "?" for character in line)
+    line = printable(" ".join(text.split()))
     return line if len(line) <= _LONGEST_QUOTE else f"{line[:_LONGEST_QUOTE]}..."
 
 

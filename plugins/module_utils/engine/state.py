@@ -36,6 +36,7 @@ import time
 import typing as t
 from datetime import datetime, timezone
 
+from . import profiles
 from .model import Gpu, MigError, Node, Placement, Step, WishError
 
 if t.TYPE_CHECKING:
@@ -619,7 +620,7 @@ def _fate(path: str, pid: int, deadline: t.Optional[float], root: str) -> str:
 
 def printable(text: str) -> str:
     """Text from a file or from outside as one line of bounded length."""
-    text = "".join(character if character.isprintable() else "?" for character in text)
+    text = profiles.printable(text)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 

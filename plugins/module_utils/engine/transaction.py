@@ -33,7 +33,7 @@ import time
 import typing as t
 
 from . import driver, holders, report
-from .compare import differences
+from .compare import differences, waits
 from .model import (
     ComputeInstance,
     DriverError,
@@ -298,7 +298,7 @@ def _carry_out(
     resets = course.resets
     for _round in range(_ROUNDS):
         # Modes that are stored already: NVML is never asked twice, and the planner gives these GPUs no steps.
-        waiting = {each.gpu: "reset" for each in plan.gpus if _is_pending(seen.gpus[each.gpu], each)}
+        waiting = {each.gpu: "reset" for each in plan.gpus if waits(seen.gpus[each.gpu], each.enabled)}
         provisional = any(gpu_plan.provisional for gpu_plan in plan.gpus)
         with open_session() as session:
             _require_unchanged(session, seen, plan, course)
@@ -573,11 +573,6 @@ def changes_of(was: Gpu, now: Gpu) -> list[str]:
         if key in present and former[key][1] != present[key][1]
     )
     return found
-
-
-def _is_pending(gpu: Gpu, gpu_plan: GpuPlan) -> bool:
-    """Whether the wanted mode is stored but not current."""
-    return gpu.mode_current != gpu_plan.enabled and gpu.mode_pending == gpu_plan.enabled
 
 
 def _empties_first(gpu_plan: GpuPlan) -> bool:

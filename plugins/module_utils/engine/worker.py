@@ -31,7 +31,7 @@ import typing as t
 
 from . import bounded, clients, compare, driver, holders, layouts, planner, refusals, reset, state, transaction
 from .bounded import Watch
-from .foresight import Foreseen, foresee_under_lock, is_proven, lost_gpus, respect_lease, wish_of
+from .foresight import Foreseen, due_for_reset, foresee_under_lock, is_proven, lost_gpus, respect_lease, wish_of
 from .model import Gpu, Job, MigError, Node, Orders, Plan, Step, Wanted
 from .reading import Opener, read
 from .transaction import Course, Outcome
@@ -215,10 +215,10 @@ class _Worker:
         with lock:
             respect_lease(self._places, orders)
             unfinished = self._unfinished = state.read_journal(self._places)
-            state.read_wanted(self._places)  # a damaged one is refused now, not when the change is made
+            persisted = state.read_wanted(self._places)  # a damaged one is refused now, not when the change is made
             node = read(self._opener, self._watch, orders, with_holders=True, tolerant=unfinished is not None)
             try:
-                proven = is_proven(self._places, unfinished)
+                proven = is_proven(persisted, unfinished)
                 self._to_finish = None if proven else unfinished
                 foreseen = foresee_under_lock(node, self._job, unfinished, proven, self._manager)
             except Exception as error:
@@ -294,7 +294,8 @@ class _Worker:
 
     def _change(self, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
         wanted, plan = t.cast(Wanted, foreseen.wanted), t.cast(Plan, foreseen.plan)
-        if not plan.steps and not self._job.resets and not self._is_due(foreseen):
+        due = due_for_reset(foreseen.before, plan, self._orders)
+        if not plan.steps and not self._job.resets and not due:
             # A mode that is pending, and nothing here may make it current.
             outcome = transaction.apply(self._open, foreseen.before, plan, wanted, self._course(foreseen))
             return self._waiting(outcome, foreseen, unfinished)
@@ -406,13 +407,6 @@ class _Worker:
             now = foreseen.before.gpus
             gpus |= {each.gpu for each in plan.gpus if now[each.gpu].mode_current != each.enabled}
         return tuple(sorted(gpus))
-
-    def _is_due(self, foreseen: Foreseen) -> bool:
-        """Whether a mode that is pending already is to be made current by a reset."""
-        if not self._orders.allow_reset:
-            return False
-        gpus = [foreseen.before.gpus[each.gpu] for each in t.cast(Plan, foreseen.plan).gpus]
-        return any(g.mode_current != g.mode_pending and not driver.mode_change_needs_reboot(g) for g in gpus)
 
     def _waiting(self, outcome: Outcome, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
         """A mode is stored and not current: the rest is done by a later run, for which the node can be kept."""

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import bounded, clients, state
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import bounded, clients, commands, state
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.clients import ClientError
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, WishError
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine.fake_systemd import Fake
@@ -468,7 +468,7 @@ def test_a_name_that_systemd_invents_is_not_handed_back_to_it(fake, systemd):
 
 def test_missing_commands_are_told(systemd, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(clients, "_STANDARD_PATH", str(tmp_path))
+    monkeypatch.setattr(commands, "_STANDARD_PATH", str(tmp_path))
     with pytest.raises(ClientError, match="systemctl was not found"):
         systemd.state(DCGM)
 
@@ -507,7 +507,7 @@ def test_a_timer_that_cannot_be_set_is_a_warning(fake, systemd):
 
 def test_no_timer_is_set_that_could_start_clients_in_the_middle_of_a_change(fake, systemd, monkeypatch):
     monkeypatch.setenv("PATH", str(fake.folder))
-    monkeypatch.setattr(clients, "_STANDARD_PATH", str(fake.folder))
+    monkeypatch.setattr(commands, "_STANDARD_PATH", str(fake.folder))
     assert "flock was not found" in clients.arm(PLACES, "t1", 600, (DCGM,), systemd)
     assert not fake.calls()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import commands as programs
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import reset
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.clients import UnitState
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import (
@@ -442,7 +443,7 @@ def test_in_use_after_all_says_when_nobody_can_tell_about_nvidia_drm(commands):
 
 def test_a_host_without_nvidia_smi_says_what_is_missing(commands, monkeypatch):
     (commands.folder / "nvidia-smi").unlink()
-    monkeypatch.setattr(reset, "_STANDARD_PATH", str(commands.folder))
+    monkeypatch.setattr(programs, "_STANDARD_PATH", str(commands.folder))
     monkeypatch.setenv("PATH", str(commands.folder))
     failure = commands.failure()
     assert failure.error == "NOT_FOUND"
