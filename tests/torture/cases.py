@@ -40,6 +40,7 @@ Wish = dict[str, t.Any]
 
 DRIVERS = ("525.147.05", "535.183.01", "550.127.05", "570.172.08", "580.95.05", "595.45.04")
 CODES = ("IN_USE", "INSUFFICIENT_RESOURCES", "UNKNOWN", "NO_PERMISSION", "TIMEOUT", "INVALID_ARGUMENT", "NOT_SUPPORTED")
+WALK = "nvmlDeviceGetGpuInstanceProfileInfo*"
 READS = (
     "nvmlInit",
     "nvmlSystemGetDriverVersion",
@@ -54,7 +55,7 @@ READS = (
     "nvmlGpuInstanceGetComputeInstanceById",
     "nvmlComputeInstanceGetInfo",
     "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetGpuInstanceProfileInfo*",
+    WALK,
 )
 ASSUMPTIONS = {
     "struct_version_code": ("INVALID_ARGUMENT", "ARGUMENT_VERSION_MISMATCH"),
@@ -435,7 +436,10 @@ def disturbances(dice: random.Random, case: Case, hw: list[Hardware], wish: Wish
         only = {"gpu": gpu} if dice.random() < 0.5 else {}
         return [{"what": "errors from", **write, "code": code, **only}]
     if topic == "read error":
-        return [{"what": "error", **a_read(dice), "code": dice.choice((*CODES, "GPU_IS_LOST"))}]
+        read, code = a_read(dice), dice.choice((*CODES, "GPU_IS_LOST"))
+        if read["on"] == WALK and code == "INVALID_ARGUMENT":
+            code = "UNKNOWN"  # that code is how the walk over the profiles ends
+        return [{"what": "error", **read, "code": code}]
     if topic == "lost":
         return [{"what": "lost", **write, "gpu": gpu}]
     if topic == "hang":

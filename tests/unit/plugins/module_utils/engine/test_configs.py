@@ -810,6 +810,14 @@ def test_a_gpu_that_does_not_answer_is_an_error_if_the_wish_means_it(unknown):
         assert error.details["gpu"] == 1
 
 
+def test_a_label_that_only_an_unreadable_gpu_might_offer_is_not_called_unknown():
+    node = boards.node(boards.gpu(A100), boards.gpu(A100, 1, problems=(LOST,)))
+    sentence = str(refusal(configs.resolve, node, label="all-4g.90gb", gpus=[0]))
+    assert sentence.startswith("GPU 1 (NVIDIA A100-SXM4-40GB) does not answer: ")
+    assert LOST.call in sentence
+    assert LOST.error in sentence
+
+
 def test_a_gpu_that_only_root_may_read_is_refused_by_saying_how_to_become_root():
     denied = Problem("nvmlDeviceGetGpuInstances", "NO_PERMISSION", driver.remedy("NO_PERMISSION"))
     node = boards.node(boards.gpu(A100, problems=(Problem("nvmlDeviceGetName", "UNKNOWN", "look"), denied)))
