@@ -19,7 +19,7 @@ import typing as t
 
 from nvmlsim import control, description
 from nvmlsim.errors import SimulatorError
-from nvmlsim.simulator import PRIVILEGED, VIRTUALIZATIONS, Call, Simulator
+from nvmlsim.simulator import PRIVILEGED, REMAPS, VIRTUALIZATIONS, Call, Simulator
 
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
@@ -132,6 +132,11 @@ def _parser() -> argparse.ArgumentParser:
     effect.add_argument("--clear", action="store_true", help="forget all faults")
     fault.add_argument("--store", type=int, metavar="1..6", help="with --kill: at this step inside the call")
     fault.add_argument("--gpu", type=int, metavar="INDEX", help="only calls about this GPU")
+
+    memory = add("memory", _memory, "the state of a GPU's memory")
+    memory.add_argument("--gpu", type=int, required=True, metavar="INDEX")
+    memory.add_argument("--ecc", choices=("on", "off"), help="as it is to be after the next reset or reboot")
+    memory.add_argument("--remap", choices=REMAPS, help="rows that are to be remapped; failed stays for ever")
 
     add("reboot", lambda options: Simulator(options.state).reboot(), "the node starts anew")
     add("reload", lambda options: Simulator(options.state).reload(), "the driver's kernel modules are loaded anew")
@@ -273,6 +278,11 @@ def _fault(options: argparse.Namespace) -> None:
         delay_ms=options.delay_ms,
         gpu=options.gpu,
     )
+
+
+def _memory(options: argparse.Namespace) -> None:
+    ecc = None if options.ecc is None else options.ecc == "on"
+    Simulator(options.state).memory(options.gpu, ecc=ecc, remap=options.remap)
 
 
 def _assumptions(_: argparse.Namespace) -> None:

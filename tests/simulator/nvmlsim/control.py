@@ -46,6 +46,11 @@ def fault(path: str, request: str) -> None:
     _ask("nvmlsim_fault", path, request)
 
 
+def memory(path: str, request: str) -> None:
+    """Say what state the memory of a GPU is in."""
+    _ask("nvmlsim_memory", path, request)
+
+
 def event(path: str, request: str) -> None:
     """Let something happen to the node: reboot, reload, reset."""
     _ask("nvmlsim_event", path, request)

@@ -24,6 +24,7 @@ from nvmlsim.errors import ChildKilled, SimulatorError
 
 HOLDER_KINDS = ("compute", "graphics", "hidden", "client")
 VIRTUALIZATIONS = ("none", "passthrough")
+REMAPS = ("none", "pending", "failed")
 PRIVILEGED = ("owner", "root", "nobody")
 
 _attached_library: t.Optional[pathlib.Path] = None  # the library that this process has loaded for good
@@ -320,6 +321,16 @@ class Simulator:
     def clear_faults(self) -> None:
         """From now on nothing goes wrong."""
         control.fault(str(self.path), "clear")
+
+    def memory(self, gpu: int, *, ecc: t.Optional[bool] = None, remap: t.Optional[str] = None) -> None:
+        """The state of a GPU's memory: ECC as it is to be after the next reset, and rows that are to be remapped.
+
+        ``remap``: ``none``, ``pending`` (until the next reset) or ``failed`` (for ever). What is None stays.
+        """
+        words = [f"gpu={gpu}"]
+        words += [f"ecc={'on' if ecc else 'off'}"] if ecc is not None else []
+        words += [f"remap={remap}"] if remap is not None else []
+        control.memory(str(self.path), " ".join(words))
 
     def event(self, request: str) -> None:
         """``reboot``, ``reload`` or ``reset gpu=N``."""

@@ -34,6 +34,7 @@ EXPORT int nvmlsim_create(const char *path, const char *description, char *error
         node->owner = geteuid();
         for (uint32_t gpu = 0; gpu < node->n_gpus; gpu++) {
             live->gpus[gpu].persistence = node->persistence;
+            live->gpus[gpu].ecc = live->gpus[gpu].ecc_pending = 1;
         }
         result = write_new_state(path, node, live, &why) ? 0 : failed(error, size, path, why);
     }
@@ -212,10 +213,20 @@ static void after_driver_load(const struct node *node, const struct board *board
     gpu->persistence = node->persistence;
 }
 
+/* What a reset does to the memory: rows that waited are remapped, and the ECC mode that waited is current. */
+void mend_memory(struct live_gpu *gpu)
+{
+    gpu->ecc = gpu->ecc_pending;
+    if (gpu->remap == REMAP_PENDING) {
+        gpu->remap = REMAP_NONE;
+    }
+}
+
 static int reboot(struct edit *edit)
 {
     const struct node *node = &edit->file->node;
     for (uint32_t gpu = 0; gpu < node->n_gpus; gpu++) {
+        mend_memory(&edit->live->gpus[gpu]);
         after_driver_load(node, &node->gpus[gpu], &edit->live->gpus[gpu]);
     }
     edit->live->n_holders = 0;
@@ -254,6 +265,7 @@ nvmlReturn_t reset_gpu(struct edit *edit, int gpu)
         return NVML_ERROR_IN_USE;
     }
     forget_instances(live);
+    mend_memory(live);
     if (board->mig) {
         bool keeps = board->keeps_mode || assumed(node, HOPPER_RESET_KEEPS_MODE) == 0;
         live->current = live->pending = keeps ? live->pending : 0;
@@ -294,6 +306,48 @@ static int event(struct edit *edit, const char *request, char *error, unsigned s
         return reset(edit, (int)gpu, error, size);
     }
     return failed(error, size, "event", "say reboot, reload or reset gpu=N with a GPU of this node");
+}
+
+/* ---- health of the memory ----------------------------------------------------------------------------------------- */
+
+static const char *const remap_words[] = {"none", "pending", "failed"};
+
+static int set_memory(struct edit *edit, const char *request, char *error, unsigned size)
+{
+    struct words words = {request};
+    char key[64], value[64];
+    bool has_value;
+    long long gpu = -1;
+    int ecc = -1, remap = -1;
+    while (next_word(&words, key, sizeof key, value, sizeof value, &has_value)) {
+        bool fine = false;
+        if (strcmp(key, "gpu") == 0) {
+            fine = to_number(value, 0, (long long)edit->file->node.n_gpus - 1, &gpu);
+        } else if (strcmp(key, "ecc") == 0) {
+            ecc = strcmp(value, "on") == 0;
+            fine = ecc || strcmp(value, "off") == 0;
+        } else if (strcmp(key, "remap") == 0) {
+            for (remap = 0; remap <= REMAP_FAILED && strcmp(value, remap_words[remap]) != 0; remap++) {
+            }
+            fine = remap <= REMAP_FAILED;
+        }
+        if (!fine || !has_value) {
+            snprintf(error, size, "memory: cannot use %s=%s", key, value);
+            return -1;
+        }
+    }
+    if (gpu < 0) {
+        return failed(error, size, "memory", "needs the index of a GPU of this node");
+    }
+    struct live_gpu *live = &edit->live->gpus[gpu];
+    live->ecc_pending = ecc < 0 ? live->ecc_pending : (uint8_t)ecc;
+    live->remap = remap < 0 ? live->remap : (uint8_t)remap;
+    return 0;
+}
+
+EXPORT int nvmlsim_memory(const char *path, const char *request, char *error, unsigned size)
+{
+    return change_state(path, set_memory, request, error, size);
 }
 
 EXPORT int nvmlsim_event(const char *path, const char *request, char *error, unsigned size)

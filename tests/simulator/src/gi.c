@@ -282,7 +282,7 @@ static bool place_of(const struct gi_profile *profile, const nvmlPlacement_t *pl
     return false;
 }
 
-static bool has_instances(const struct live_gpu *live)
+bool has_instances(const struct live_gpu *live)
 {
     for (int id = 0; id < MAX_GI_IDS; id++) {
         if (live->gi[id].used) {

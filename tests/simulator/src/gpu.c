@@ -507,6 +507,54 @@ EXPORT nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, unsigned m
     CALL(nvmlDeviceSetPersistenceMode, where_is(device), set_persistence(&call_, device, mode));
 }
 
+/* ---- health of the memory ---------------------------------------------------------------------------------------- */
+
+static nvmlReturn_t ecc_mode(nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+    struct live_gpu live;
+    if (current == NULL || pending == NULL || !is_device(device)) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    if (device->kind == MIG_HANDLE) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    read_gpu(device->gpu, &live);
+    *current = live.ecc;
+    *pending = live.ecc_pending;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+    CALL(nvmlDeviceGetEccMode, where_is(device), ecc_mode(device, current, pending));
+}
+
+/* Ampere and later remap rows, earlier boards retire pages. While instances exist the header says it is not offered. */
+static nvmlReturn_t remapped_rows(nvmlDevice_t device, unsigned *correctable, unsigned *uncorrectable,
+                                  unsigned *pending, unsigned *failed)
+{
+    struct live_gpu live;
+    if (correctable == NULL || uncorrectable == NULL || pending == NULL || failed == NULL || !is_device(device)) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    read_gpu(device->gpu, &live);
+    if (device->kind == MIG_HANDLE || board_of(device->gpu)->architecture < AMPERE || has_instances(&live)) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    *correctable = 0;
+    *uncorrectable = live.remap != REMAP_NONE;
+    *pending = live.remap == REMAP_PENDING;
+    *failed = live.remap == REMAP_FAILED;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *correctable, unsigned *uncorrectable,
+                                              unsigned *pending, unsigned *failed)
+{
+    CALL(nvmlDeviceGetRemappedRows, where_is(device),
+         remapped_rows(device, correctable, uncorrectable, pending, failed));
+}
+
 /* ---- field values ------------------------------------------------------------------------------------------------ */
 
 enum { FIELD_RESETLESS_MIG = 184, FIELD_PROFILES_WITH_MIG_OFF = 199, VALUE_IS_UNSIGNED_INT = 1 };

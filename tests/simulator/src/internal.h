@@ -122,8 +122,11 @@ struct live_gi {
     struct live_ci ci[MAX_CI_IDS];
 };
 
+enum remap { REMAP_NONE, REMAP_PENDING, REMAP_FAILED };
+
 struct live_gpu {
     uint8_t current, pending, persistence;
+    uint8_t ecc, ecc_pending, remap; /* remap: enum remap */
     struct live_gi gi[MAX_GI_IDS];
 };
 
@@ -327,6 +330,8 @@ uint64_t process_start_time(int pid);
 
 /* gi.c: what reset and reboot need too */
 void forget_instances(struct live_gpu *gpu);
+bool has_instances(const struct live_gpu *live);
+void mend_memory(struct live_gpu *gpu);
 
 /* control.c */
 nvmlReturn_t reset_gpu(struct edit *edit, int gpu);

@@ -29,20 +29,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current,
     CALL(nvmlDeviceGetMigMode, where_is(device), get_mode(device, current, pending));
 }
 
-static bool has_instances(const struct live_gpu *gpu)
-{
-    for (int id = 0; id < MAX_GI_IDS; id++) {
-        if (gpu->gi[id].used) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void make_current(struct live_gpu *gpu, unsigned mode)
+static void make_current(struct live_gpu *gpu, const struct board *board, unsigned mode)
 {
     if (gpu->current != mode) {
         forget_instances(gpu);
+        if (board->needs_reset) {
+            mend_memory(gpu);
+        }
     }
     gpu->current = gpu->pending = (uint8_t)mode;
 }
@@ -80,7 +73,7 @@ static nvmlReturn_t change_mode(struct live *live, int gpu, unsigned mode, nvmlR
                (has_instances(mine) && with_instances == INSTANCES_KEEP_IT_PENDING)) {
         *activation = NVML_ERROR_IN_USE;
     } else {
-        make_current(mine, mode);
+        make_current(mine, board, mode);
     }
     return NVML_SUCCESS;
 }

@@ -95,6 +95,7 @@ static void gpu_object(struct json *json, const struct node *node, const struct 
 {
     const struct board *board = &node->gpus[gpu];
     static const char *const architectures[] = {"volta", "turing", "ampere", "ada", "hopper", "blackwell"};
+    static const char *const remaps[] = {"none", "pending", "failed"};
     static const char *const virtualizations[] = {"none", "passthrough", "vgpu", "host-vgpu", "host-vsga"};
     char pci[32], chip[2] = {board->chip, '\0'};
     snprintf(pci, sizeof pci, "%08X:%02X:%02X.%X", board->pci_domain, board->pci_bus, board->pci_device,
@@ -113,6 +114,9 @@ static void gpu_object(struct json *json, const struct node *node, const struct 
     json_number(json, "minor", board->minor);
     json_string(json, "virtualization", virtualizations[board->virtualization]);
     json_flag(json, "persistence", live->gpus[gpu].persistence);
+    json_flag(json, "ecc", live->gpus[gpu].ecc);
+    json_flag(json, "ecc_pending", live->gpus[gpu].ecc_pending);
+    json_string(json, "remap", remaps[live->gpus[gpu].remap]);
     json_flag(json, "mig", board->mig);
     json_number(json, "mode_current", live->gpus[gpu].current);
     json_number(json, "mode_pending", live->gpus[gpu].pending);
