@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Fleets from the command line.
+
+python -m tests.nodes build                          makes what nodes need; up does it too
+python -m tests.nodes up FLEET --node a=8xa100-sxm4-40gb --node b=2xh100-sxm5-80gb,driver=570
+python -m tests.nodes status
+python -m tests.nodes run FLEET NODE -- COMMAND...
+python -m tests.nodes inventory FLEET > hosts
+python -m tests.nodes stop|kill|start|reboot FLEET NODE
+python -m tests.nodes down FLEET
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+from . import build, fleet
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.nodes", description="Nodes that boot, with simulated GPUs. See docs/testing-on-nodes.md."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("build", help="make what nodes need")
+    commands.add_parser("why-not", help="say what keeps nodes from running here; status 1 when something does")
+    commands.add_parser("status", help="list all nodes")
+    up = commands.add_parser("up", help="make nodes and boot them; what there was of this fleet goes first")
+    up.add_argument("fleet")
+    up.add_argument("--node", action="append", required=True, metavar="NAME=GPUS[,OPTION=VALUE]...")
+    up.add_argument("--lower", action="append", default=[], metavar="TREE", help="a tree that lies over the base")
+    up.add_argument("--wait", choices=["boot", "ssh", "nothing"], default="boot")
+    for name, text in (
+        ("start", "switch a node on"),
+        ("stop", "switch it off in an orderly way"),
+        ("kill", "cut its power"),
+        ("reboot", "reboot it"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("fleet")
+        command.add_argument("node")
+    for name, text in (("down", "remove all there is of a fleet"), ("inventory", "print it for Ansible")):
+        commands.add_parser(name, help=text).add_argument("fleet")
+    run = commands.add_parser("run", help="run a command on a node; words are taken as they are")
+    run.add_argument("fleet")
+    run.add_argument("node")
+    run.add_argument("words", nargs="+", metavar="COMMAND")
+    return parser
+
+
+def obey(options: argparse.Namespace) -> int:
+    command = options.command
+    if command == "build":
+        print(build.build())
+    elif command == "why-not":
+        reason = build.why_not()
+        print(reason)
+        return 1 if reason else 0
+    elif command == "status":
+        for node in fleet.all_nodes():
+            print(f"{node.fleet} {node.name} {'on' if node.is_on() else 'off'} {node.boots()} boots")
+    elif command == "up":
+        fleet.Fleet(options.fleet).up(options.node, lower=options.lower, wait=options.wait)
+    elif command == "down":
+        fleet.Fleet(options.fleet).down()
+    elif command == "inventory":
+        print(fleet.Fleet(options.fleet).inventory(), end="")
+    elif command == "run":
+        node = fleet.Fleet(options.fleet).node(options.node)
+        done = node.run(options.words, check=False, timeout=3600)
+        sys.stdout.write(done.stdout)
+        sys.stderr.write(done.stderr)
+        return done.returncode
+    else:
+        node = fleet.Fleet(options.fleet).node(options.node)
+        {"start": node.start, "stop": node.stop, "kill": node.kill, "reboot": node.reboot}[command]()
+    return 0
+
+
+def main() -> int:
+    try:
+        return obey(arguments().parse_args())
+    except (fleet.NodeError, build.CannotBuildError, subprocess.TimeoutExpired) as error:
+        print(f"nodes: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
