@@ -52,7 +52,7 @@ def memory(path: str, request: str) -> None:
 
 
 def event(path: str, request: str) -> None:
-    """Let something happen to the node: reboot, reload, reset."""
+    """Let something happen to the node: reboot, reload, reset, a daemon that starts or ends."""
     _ask("nvmlsim_event", path, request)
 
 

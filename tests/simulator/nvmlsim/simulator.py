@@ -333,7 +333,10 @@ class Simulator:
         control.memory(str(self.path), " ".join(words))
 
     def event(self, request: str) -> None:
-        """``reboot``, ``reload`` or ``reset gpu=N``."""
+        """``reboot``, ``reload``, ``reset gpu=N``, ``persistence on|off`` or ``fabric-manager on|off``.
+
+        The last two are what nvidia-persistenced and Fabric Manager do when they start and end.
+        """
         control.event(str(self.path), request)
 
     def reboot(self) -> None:

@@ -120,6 +120,7 @@ static int add_holder(struct edit *edit, struct holder *holder, char *error, uns
         return failed(error, size, "occupy", "there is no such GPU instance or compute instance");
     }
     holder->start_time = process_start_time(holder->pid);
+    holder->pid_namespace = pid_namespace();
     if (!holder_is_alive(holder)) {
         return failed(error, size, "occupy", "there is no such process");
     }
@@ -230,6 +231,7 @@ static int reboot(struct edit *edit)
         after_driver_load(node, &node->gpus[gpu], &edit->live->gpus[gpu]);
     }
     edit->live->n_holders = 0;
+    edit->live->sessions_after = atomic_load(&edit->file->log.next);
     edit->live->boots++;
     return 0;
 }
@@ -285,14 +287,34 @@ static int reset(struct edit *edit, int gpu, char *error, unsigned size)
     }
 }
 
+/* What daemons do when they start and end, which NVML has no call for. */
+static int set_persistence(struct edit *edit, bool on)
+{
+    for (uint32_t gpu = 0; gpu < edit->file->node.n_gpus; gpu++) {
+        edit->live->gpus[gpu].persistence = on;
+    }
+    return 0;
+}
+
+static int set_fabric_manager(struct edit *edit, bool on, char *error, unsigned size)
+{
+    if (edit->file->node.fabric_manager == NO_NVSWITCH) {
+        return failed(error, size, "fabric-manager", "this node has no NVSwitch");
+    }
+    edit->file->node.fabric_manager = on ? FABRIC_MANAGER_ON : FABRIC_MANAGER_OFF;
+    return 0;
+}
+
 static int event(struct edit *edit, const char *request, char *error, unsigned size)
 {
+    static const char *const events = "say reboot, reload, reset gpu=N with a GPU of this node, persistence on or off, or"
+                                      " fabric-manager on or off";
     struct words words = {request};
     char word[64], value[64], key[64] = "";
-    bool has_value;
+    bool has_value, on;
     long long gpu;
     if (!next_word(&words, word, sizeof word, value, sizeof value, &has_value) || has_value) {
-        return failed(error, size, "event", "say reboot, reload or reset gpu=N");
+        return failed(error, size, "event", events);
     }
     bool more = next_word(&words, key, sizeof key, value, sizeof value, &has_value);
     if (strcmp(word, "reboot") == 0 && !more) {
@@ -305,7 +327,13 @@ static int event(struct edit *edit, const char *request, char *error, unsigned s
         to_number(value, 0, (long long)edit->file->node.n_gpus - 1, &gpu)) {
         return reset(edit, (int)gpu, error, size);
     }
-    return failed(error, size, "event", "say reboot, reload or reset gpu=N with a GPU of this node");
+    if (strcmp(word, "persistence") == 0 && to_flag(key, &on)) {
+        return set_persistence(edit, on);
+    }
+    if (strcmp(word, "fabric-manager") == 0 && to_flag(key, &on)) {
+        return set_fabric_manager(edit, on, error, size);
+    }
+    return failed(error, size, "event", events);
 }
 
 /* ---- health of the memory ----------------------------------------------------------------------------------------- */

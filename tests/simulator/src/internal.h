@@ -135,6 +135,7 @@ enum holder_kind { COMPUTE, GRAPHICS, HIDDEN, CLIENT };
 struct holder {
     int32_t pid, gpu, gi, ci; /* gi, ci: -1 when it holds the whole GPU or GI */
     uint32_t kind, memory_mib;
+    uint32_t pid_namespace; /* in which pid means that process; 0 when not known */
     uint64_t start_time; /* of the process, so that a reused pid is not taken for it */
     char name[64];
 };
@@ -159,6 +160,7 @@ struct fault {
 struct live {
     uint32_t next_serial, boots;
     uint32_t n_holders, n_faults;
+    uint64_t sessions_after; /* ticket of the last call before the last reboot: no session of before lives */
     struct live_gpu gpus[MAX_GPUS];
     struct holder holders[MAX_HOLDERS];
     struct fault faults[MAX_FAULTS];
@@ -178,7 +180,7 @@ struct record {
     uint8_t place_start, place_size; /* of an instance being created with placement */
     uint8_t is_write;
     int32_t argument; /* profile id or wanted mode, -1 when there is none */
-    uint32_t unused;
+    uint32_t pid_namespace; /* of a call that opens or closes a session, else 0 */
 };
 
 struct call_log {
@@ -216,6 +218,7 @@ void read_live(const struct state_file *file, void *copy, size_t offset, size_t 
 struct edit {
     struct state_file *file;
     struct live *live;
+    const char *path;
     int lock;
 };
 void die_at_checkpoint(uint32_t checkpoint);
@@ -327,6 +330,10 @@ bool holder_is_alive(const struct holder *holder);
 void drop_dead_holders(struct live *live);
 bool is_held(const struct live *live, int gpu, int gi, int ci, bool clients_count);
 uint64_t process_start_time(int pid);
+uint32_t pid_namespace(void);
+
+/* procfs.c */
+void show_instances(const struct edit *edit, const struct live *before);
 
 /* gi.c: what reset and reboot need too */
 void forget_instances(struct live_gpu *gpu);

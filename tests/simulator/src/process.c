@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "internal.h"
 
@@ -36,8 +37,20 @@ uint64_t process_start_time(int pid)
     return state == 'Z' || state == 'X' ? 1 : (uint64_t)start;
 }
 
+/* Processes of several namespaces can share a node: a computer that is a container, and the one that it runs on. Numbers
+ * of one mean nothing in the other. */
+uint32_t pid_namespace(void)
+{
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? (uint32_t)status.st_ino : 0;
+}
+
+/* One of another namespace cannot be looked at from here: it counts until somebody there sees that it has ended. */
 bool holder_is_alive(const struct holder *holder)
 {
+    if (holder->pid_namespace != 0 && holder->pid_namespace != pid_namespace()) {
+        return true;
+    }
     if (kill(holder->pid, 0) != 0 && errno == ESRCH) {
         return false;
     }

@@ -66,10 +66,14 @@ __attribute__((constructor)) static void find_write_calls(void)
 
 bool is_write_call(int function) { return writes[function]; }
 
+static bool opens_session(int function)
+{
+    return function == F_nvmlInit || function == F_nvmlInit_v2 || function == F_nvmlInitWithFlags;
+}
+
 static bool needs_no_init(int function)
 {
-    return function == F_nvmlInit || function == F_nvmlInit_v2 || function == F_nvmlInitWithFlags ||
-           function == F_nvmlSystemGetNVMLVersion;
+    return opens_session(function) || function == F_nvmlSystemGetNVMLVersion;
 }
 
 nvmlReturn_t call_begin(struct call *call, int function, struct where where)
@@ -100,6 +104,7 @@ nvmlReturn_t call_begin(struct call *call, int function, struct where where)
     record->place_start = record->place_size = 0;
     record->is_write = writes[function];
     record->argument = -1;
+    record->pid_namespace = opens_session(function) || function == F_nvmlShutdown ? pid_namespace() : 0;
     atomic_store_explicit(&record->ticket, call->ticket, memory_order_release);
 
     struct effect before;
@@ -153,17 +158,13 @@ void call_made(struct call *call, int gi, int ci)
 
 /* ---- sessions of others, found in the record ------------------------------------------------------------------------ */
 
-static bool opens_session(int function)
-{
-    return function == F_nvmlInit || function == F_nvmlInit_v2 || function == F_nvmlInitWithFlags;
-}
-
-static int sessions_of(const struct call_log *log, int pid)
+static int sessions_of(const struct call_log *log, uint64_t after, int pid, uint32_t namespace)
 {
     int open = 0;
     for (size_t i = 0; i < RECORDS; i++) {
         const struct record *record = &log->records[i];
-        if (record->pid == pid && record->code == NVML_SUCCESS) {
+        if (record->pid == pid && record->pid_namespace == namespace && record->ticket > after &&
+            record->code == NVML_SUCCESS) {
             open += opens_session(record->function) - (record->function == F_nvmlShutdown);
         }
     }
@@ -171,13 +172,18 @@ static int sessions_of(const struct call_log *log, int pid)
 }
 
 /* Whether a process that still lives, other than this one, has initialised NVML and not shut it down: it has the device
- * files of the GPUs open. One whose beginning has fallen out of the ring is not seen. */
+ * files of the GPUs open. One whose beginning has fallen out of the ring is not seen, nor one of another pid namespace,
+ * which is on another computer. */
 bool others_have_a_session(const struct state_file *file)
 {
+    uint32_t namespace = pid_namespace();
+    uint64_t after;
+    READ_LIVE(file, &after, sessions_after);
     for (size_t i = 0; i < RECORDS; i++) {
         const struct record *record = &file->log.records[i];
         if (record->pid > 0 && record->pid != (int)getpid() && opens_session(record->function) &&
-            process_start_time(record->pid) > 1 && sessions_of(&file->log, record->pid) > 0) {
+            record->pid_namespace == namespace && record->ticket > after && process_start_time(record->pid) > 1 &&
+            sessions_of(&file->log, after, record->pid, namespace) > 0) {
             return true;
         }
     }

@@ -168,6 +168,8 @@ EXPORT int nvmlsim_describe(const char *path, char *buffer, unsigned size)
     json_string(&json, "driver", node->driver);
     json_string(&json, "nvml", node->nvml);
     json_number(&json, "cuda", node->cuda);
+    static const char *const fabric_managers[] = {"none", "on", "off"};
+    json_string(&json, "fabric_manager", fabric_managers[node->fabric_manager]);
     json_open(&json, "assume", '{');
     for (int i = 0; i < ASSUMPTIONS; i++) {
         json_string(&json, assumption_name(i), assumption_value(i, node->assumptions[i]));

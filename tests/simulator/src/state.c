@@ -158,6 +158,7 @@ static void checkpoint(void)
 bool edit_begin(struct edit *edit, const struct mapping *mapping)
 {
     edit->file = mapping->file;
+    edit->path = mapping->path;
     edit->lock = open(mapping->path, O_RDWR | O_CLOEXEC);
     if (edit->lock < 0) {
         return false;
@@ -189,7 +190,8 @@ nvmlReturn_t edit_end(struct edit *edit, nvmlReturn_t code)
 {
     checkpoint();
     if (code == NVML_SUCCESS) {
-        atomic_fetch_add_explicit(&edit->file->generation, 1, memory_order_release);
+        uint64_t before = atomic_fetch_add_explicit(&edit->file->generation, 1, memory_order_release);
+        show_instances(edit, &edit->file->live[before & 1]);
     }
     checkpoint();
     flock(edit->lock, LOCK_UN);
