@@ -16,6 +16,7 @@ python -m tests.nodes down FLEET
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 
@@ -32,7 +33,8 @@ def arguments() -> argparse.ArgumentParser:
     commands.add_parser("status", help="list all nodes")
     up = commands.add_parser("up", help="make nodes and boot them; what there was of this fleet goes first")
     up.add_argument("fleet")
-    up.add_argument("--node", action="append", required=True, metavar="NAME=GPUS[,OPTION=VALUE]...")
+    up.add_argument("--node", action="append", default=[], metavar="NAME=GPUS[,OPTION=VALUE]...")
+    up.add_argument("--platforms", type=json.loads, default=[], metavar="JSON", help="the same as Molecule's platforms")
     up.add_argument("--lower", action="append", default=[], metavar="TREE", help="a tree that lies over the base")
     up.add_argument("--wait", choices=["boot", "ssh", "nothing"], default="boot")
     for name, text in (
@@ -65,11 +67,12 @@ def obey(options: argparse.Namespace) -> int:
         for node in fleet.all_nodes():
             print(f"{node.fleet} {node.name} {'on' if node.is_on() else 'off'} {node.boots()} boots")
     elif command == "up":
-        fleet.Fleet(options.fleet).up(options.node, lower=options.lower, wait=options.wait)
+        computers = [*options.node, *map(fleet.Computer.from_platform, options.platforms)]
+        fleet.Fleet(options.fleet).up(computers, lower=options.lower, wait=options.wait)
     elif command == "down":
         fleet.Fleet(options.fleet).down()
     elif command == "inventory":
-        print(fleet.Fleet(options.fleet).inventory(), end="")
+        print(json.dumps(fleet.Fleet(options.fleet).inventory(), indent=2))
     elif command == "run":
         node = fleet.Fleet(options.fleet).node(options.node)
         done = node.run(options.words, check=False, timeout=3600)

@@ -29,13 +29,22 @@ NEEDED_COMMANDS = ("apt-get", "dpkg", "perl", "ip", "nsenter", "setsid", "ssh", 
 HOST_PACKAGES = ("systemd-container", "libsystemd-shared", "mmdebstrap")
 BASE_PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "kmod"),
-    *("openssh-server", "python3", "iproute2", "procps"),
+    *("openssh-server", "sudo", "python3", "iproute2", "procps"),
 )
+BASE_USERS = ("operator", "admin")  # may become root without a password
 
 # What makes a node of the tree that the packages give. A path that ends in / is a folder.
 BASE_FILES = {
     "etc/resolv.conf": "",  # nothing that a node does reaches further than this machine
-    "etc/ssh/sshd_config.d/nodes.conf": "UseDNS no\nPasswordAuthentication no\nMaxStartups 100\nMaxSessions 100\n",
+    "etc/ssh/sshd_config.d/nodes.conf": (
+        "UseDNS no\nPasswordAuthentication no\nMaxStartups 100\nMaxSessions 100\n"
+        "AuthorizedKeysFile /etc/ssh/authorized_keys\n"
+    ),
+    # One as clouds set them up, one as hardened hosts do.
+    "etc/sudoers.d/nodes": (
+        "operator ALL=(ALL) NOPASSWD: ALL\nDefaults:operator !use_pty\n"
+        "admin ALL=(ALL) NOPASSWD: ALL\nDefaults:admin use_pty\n"
+    ),
     "etc/systemd/journald.conf.d/nodes.conf": "[Journal]\nStorage=persistent\nRateLimitIntervalSec=0\n",
     "var/log/journal/": "",
 }
@@ -95,7 +104,7 @@ def build() -> Path:
 
 def base_tree() -> Path:
     """Where the tree is that this version of the recipe makes."""
-    words = repr((BASE_PACKAGES, BASE_FILES, BASE_LINKS, BASE_MASKED)) + inspect.getsource(make_base)
+    words = repr((BASE_PACKAGES, BASE_USERS, BASE_FILES, BASE_LINKS, BASE_MASKED)) + inspect.getsource(make_base)
     return STORE / f"base-{hashlib.sha256(words.encode()).hexdigest()[:10]}"
 
 
@@ -228,6 +237,8 @@ def make_base(folder: Path) -> None:
         else:
             path.unlink(missing_ok=True)
             path.write_text(content)
+    for user in BASE_USERS:
+        run("chroot", folder, "useradd", "--create-home", "--no-user-group", "--shell", "/bin/bash", user)
     for name, target in BASE_LINKS.items():
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(target)

@@ -49,7 +49,16 @@ class Computer:
         words = [word for word in description.split(",") if word]
         gpus = ",".join(word for word in words if "=" not in word)
         options = dict(word.split("=", 1) for word in words if "=" in word)
+        unknown = sorted(set(options) - set(OPTIONS))
+        if unknown:
+            raise NodeError(f"{unknown[0]!r} is no option of a node. There are: {', '.join(OPTIONS)}.")
         return cls(name, gpus, {key: OPTIONS[key](value) for key, value in options.items()})
+
+    @classmethod
+    def from_platform(cls, platform: dict[str, t.Any]) -> Computer:
+        """From a platform of molecule.yml: its name, its GPUs, and any of the options."""
+        options = {key: value for key, value in platform.items() if key not in ("name", "gpus")}
+        return cls(platform["name"], platform.get("gpus", ""), options)
 
 
 def _switch(text: str) -> bool:
@@ -96,19 +105,17 @@ class Node:
 
     def make(self, computer: Computer, layers: t.Sequence[Path], nspawn: t.Sequence[str]) -> None:
         """Its disk, its GPUs and its network. ``layers`` lie over the tree that all nodes share, topmost first."""
-        for name in ("upper/etc", "upper/root/.ssh", "work", "merged", "sim/behaviour", "sim/log"):
+        for name in ("upper/etc/ssh", "work", "merged", "sim/behaviour", "sim/log"):
             (self.folder / name).mkdir(parents=True)
         identity = hashlib.md5(f"{CHECKOUT}/{self.fleet}/{self.name}".encode()).hexdigest()
         files = {
             "etc/hostname": f"{self.name}\n",
             "etc/machine-id": f"{identity}\n",
             "etc/hosts": f"127.0.0.1 localhost\n127.0.1.1 {self.name}\n",
-            "root/.ssh/authorized_keys": KEY.with_name("key.pub").read_text(),
+            "etc/ssh/authorized_keys": KEY.with_name("key.pub").read_text(),
         }
         for name, content in files.items():
             (self.folder / "upper" / name).write_text(content)
-        (self.folder / "upper/root").chmod(0o700)
-        (self.folder / "upper/root/.ssh").chmod(0o700)
         if computer.gpus:
             from nvmlsim import Simulator
 
@@ -315,20 +322,28 @@ class Fleet:
     def simulator(self, name: str) -> Simulator:
         return self.node(name).simulator
 
-    def inventory(self) -> str:
-        """An Ansible inventory of this fleet, as text in INI form."""
-        SOCKETS.joinpath(f"{CHECKOUT}-{self.name}").mkdir(parents=True, exist_ok=True)
-        options = shlex.join(ssh_options(f"{CHECKOUT}-{self.name}-%h"))
+    def inventory(self) -> dict[str, t.Any]:
+        """This fleet as what Ansible takes from an inventory script. There is no ansible_host, on purpose."""
+        sockets = SOCKETS / f"{CHECKOUT}-{self.name}"
+        sockets.mkdir(parents=True, exist_ok=True)
+        hosts = {
+            node.name: {
+                "node_fleet": self.name,
+                "node_folder": str(node.folder),
+                "node_sim": str(node.sim),
+                "node_state": str(node.sim / "gpus"),
+            }
+            for node in self.nodes()
+        }
         variables = {
             "ansible_user": "root",
             "ansible_python_interpreter": "/usr/bin/python3",
-            "ansible_ssh_common_args": options,
+            "ansible_ssh_common_args": shlex.join(ssh_options(f"{CHECKOUT}-{self.name}-%h")),
             # Of its own: a node of the same name in another fleet is another node, to ssh's shared connections too.
-            "ansible_control_path_dir": SOCKETS / f"{CHECKOUT}-{self.name}",
-            "ansible_pipelining": "true",
+            "ansible_control_path_dir": str(sockets),
+            "ansible_pipelining": True,
         }
-        lines = ["[nodes]", *(node.name for node in self.nodes()), "", "[nodes:vars]"]
-        return "\n".join([*lines, *(f"{key}={value}" for key, value in variables.items()), ""])
+        return {"_meta": {"hostvars": hosts}, "nodes": {"hosts": list(hosts), "vars": variables}}
 
 
 def fleets() -> list[Fleet]:
