@@ -224,6 +224,16 @@ def mode_change_needs_reboot(gpu: Gpu) -> bool:
     return gpu.virtualization == "passthrough" and gpu.architecture == "ampere"
 
 
+class MemoryHealth(t.NamedTuple):
+    """The memory of a GPU: its ECC mode, and rows that are to be remapped or could not be. None is "cannot tell"."""
+
+    ecc_current: t.Optional[bool] = None
+    ecc_pending: t.Optional[bool] = None
+    remap_pending: t.Optional[bool] = None
+    remap_failed: t.Optional[bool] = None
+    problems: tuple[Problem, ...] = ()
+
+
 class Session:
     """One NVML session, for a ``with`` statement. Keep it short: NVML caches devices for as long as it is open.
 
@@ -304,6 +314,20 @@ class Session:
         self._begin(f"read the MIG mode of GPU {index}")
         current, pending = self._call("nvmlDeviceGetMigMode", self._handle(index), gpu=index)
         return current == 1, pending == 1
+
+    def read_memory_health(self, index: int) -> MemoryHealth:
+        """What waits for a reset in the memory of a GPU. Never raises: what could not be read is in ``problems``."""
+        self._begin(f"read the health of the memory of GPU {index}")
+        ecc = rows = (None,) * 4
+        problems = []
+        try:
+            handle = self._handle(index)
+            ecc = self._if_offered("nvmlDeviceGetEccMode", handle, index) or ecc
+            # The driver does not offer it while there are instances.
+            rows = self._if_offered("nvmlDeviceGetRemappedRows", handle, index) or rows
+        except DriverError as error:
+            problems.append(Problem(str(error.details["call"]), error.error, remedy(error.error)))
+        return MemoryHealth(_yes(ecc[0]), _yes(ecc[1]), _yes(rows[2]), _yes(rows[3]), tuple(problems))
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -395,6 +419,15 @@ class Session:
         except self._nvml.NVMLError as error:
             name = self._error_names.get(error.value, f"ERROR_{error.value}")
         raise self._failure(function, name, gpu)
+
+    def _if_offered(self, function: str, handle: t.Any, index: int) -> t.Any:
+        """NVML's answer about a GPU, or None where this driver has none for this board."""
+        try:
+            return self._call(function, handle, gpu=index)
+        except DriverError as error:
+            if error.error in _NOT_OFFERED:
+                return None
+            raise
 
     def _optional(self, function: str) -> t.Any:
         try:
@@ -812,6 +845,10 @@ def _advertised_gb(memory_mib: int, total_mib: t.Optional[int]) -> int:
         return math.ceil(memory_mib / 1024)
     eighths = math.ceil(8 * memory_mib / total_mib)
     return math.floor(eighths / 8 * math.ceil(total_mib / 1024) + 0.5)
+
+
+def _yes(value: t.Optional[int]) -> t.Optional[bool]:
+    return None if value is None else value == 1
 
 
 def _cuda_version(number: t.Optional[int]) -> str:
