@@ -20,7 +20,7 @@ import json
 import subprocess
 import sys
 
-from . import build, fleet
+from . import build, fleet, observe, scenarios
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -46,12 +46,20 @@ def arguments() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("fleet")
         command.add_argument("node")
-    for name, text in (("down", "remove all there is of a fleet"), ("inventory", "print it for Ansible")):
+    for name, text in (
+        ("down", "remove all there is of a fleet"),
+        ("inventory", "print it for Ansible"),
+        ("remember", "note what runs, what lies on the disks and what the GPUs were told"),
+        ("unchanged", "say what is different from what was remembered; status 1 when something is"),
+    ):
         commands.add_parser(name, help=text).add_argument("fleet")
     run = commands.add_parser("run", help="run a command on a node; words are taken as they are")
     run.add_argument("fleet")
     run.add_argument("node")
     run.add_argument("words", nargs="+", metavar="COMMAND")
+    scenario = commands.add_parser("scenario", help="run a Molecule scenario, or one step of it")
+    scenario.add_argument("scenario")
+    scenario.add_argument("words", nargs="*", default=["test"], metavar="STEP")
     return parser
 
 
@@ -73,6 +81,14 @@ def obey(options: argparse.Namespace) -> int:
         fleet.Fleet(options.fleet).down()
     elif command == "inventory":
         print(json.dumps(fleet.Fleet(options.fleet).inventory(), indent=2))
+    elif command == "remember":
+        observe.remember(fleet.Fleet(options.fleet))
+    elif command == "unchanged":
+        lines = observe.differences(fleet.Fleet(options.fleet))
+        print("\n".join(lines) or "Nothing happened.")
+        return 1 if lines else 0
+    elif command == "scenario":
+        return scenarios.run(options.scenario, *options.words)
     elif command == "run":
         node = fleet.Fleet(options.fleet).node(options.node)
         done = node.run(options.words, check=False, timeout=3600)

@@ -23,7 +23,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from .places import HOST_TOOLS, KEY, LAYERS, STORE
+from .places import HERE, HOST_TOOLS, KEY, LAYERS, SIMULATOR, STORE
 
 NEEDED_COMMANDS = ("apt-get", "dpkg", "perl", "ip", "nsenter", "setsid", "ssh", "ssh-keygen", "unshare")
 HOST_PACKAGES = ("systemd-container", "libsystemd-shared", "mmdebstrap")
@@ -98,7 +98,7 @@ def build() -> Path:
         make_once(HOST_TOOLS, recipe_of_host_tools(), fetch_host_tools)
         tree = base_tree()
         make_once(tree, tree.name, make_base)
-        forget_old_trees(tree)
+        forget_old_trees(tree, "base-")
     return tree
 
 
@@ -108,14 +108,23 @@ def base_tree() -> Path:
     return STORE / f"base-{hashlib.sha256(words.encode()).hexdigest()[:10]}"
 
 
-def layer(name: str, recipe: str, make: t.Callable[[Path], None]) -> Path:
-    """A tree that lies over the base tree, made once for each recipe."""
-    folder = LAYERS / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:10]}"
+def driver_layer(branch: int) -> Path:
+    """A tree that lies over the base tree: the simulated driver of a branch, and what belongs to a GPU node."""
+    from . import machine  # needs the simulator, which is there after the other parts of this checkout
+
+    digest = hashlib.sha256()
+    for folder in (HERE / "machine", SIMULATOR / "nvmlsim", SIMULATOR / "src"):
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(str(file.relative_to(folder)).encode() + file.read_bytes())
+    name = f"driver-{branch}-"
+    tree = LAYERS / (name + digest.hexdigest()[:10])
     LAYERS.mkdir(parents=True, exist_ok=True)
     with open(LAYERS / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        make_once(folder, recipe, make)
-    return folder
+        make_once(tree, tree.name, lambda half: machine.install(half, branch))
+        forget_old_trees(tree, name)
+    return tree
 
 
 def make_once(folder: Path, recipe: str, make: t.Callable[[Path], None]) -> None:
@@ -136,9 +145,9 @@ def make_once(folder: Path, recipe: str, make: t.Callable[[Path], None]) -> None
     say(f"{folder.relative_to(STORE)} took {time.monotonic() - started:.0f} s")
 
 
-def forget_old_trees(current: Path) -> None:
-    """Trees of earlier recipes, hundreds of megabytes each. A node that runs on one keeps its files open."""
-    for stamp in STORE.glob("base-*.stamp"):
+def forget_old_trees(current: Path, name: str) -> None:
+    """Removes trees of earlier recipes, hundreds of megabytes each, unless nodes run on them."""
+    for stamp in current.parent.glob(f"{name}*.stamp"):
         tree = stamp.with_suffix("")
         if tree != current and not in_use(tree):
             stamp.unlink()

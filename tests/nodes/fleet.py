@@ -60,6 +60,15 @@ class Computer:
         options = {key: value for key, value in platform.items() if key not in ("name", "gpus")}
         return cls(platform["name"], platform.get("gpus", ""), options)
 
+    def layers(self) -> list[Path]:
+        """The trees that it boots, topmost first: with the driver, unless it has neither GPUs nor a driver."""
+        if not self.gpus and "driver" not in self.options:
+            return [build.base_tree()]
+        from nvmlsim import description
+
+        branch = description.branch_of(description.full_version(self.options.get("driver", description.DEFAULT_DRIVER)))
+        return [build.driver_layer(branch), build.base_tree()]
+
 
 def _switch(text: str) -> bool:
     return {"on": True, "off": False}[text]
@@ -120,6 +129,7 @@ class Node:
             from nvmlsim import Simulator
 
             Simulator.create(self.sim / "gpus", computer.gpus, **computer.options)
+        # The driver loads only where it finds a GPU.
         (self.sim / "driver.json").write_text(json.dumps({"load": bool(computer.gpus), "delay": 0}))
         record = {
             "name": self.name,
@@ -279,11 +289,11 @@ class Fleet:
         for computer in wanted:
             if not NAME.fullmatch(computer.name) or len(computer.name) > 16:
                 raise NodeError(f"{computer.name!r} is no name of a node: like that of a fleet, at most 16.")
-        tree = build.build()
+        build.build()
         self.down()
         nodes = [Node(self.name, computer.name) for computer in wanted]
         for node, computer in zip(nodes, wanted):
-            node.make(computer, [*map(Path, lower), tree], nspawn)
+            node.make(computer, [*map(Path, lower), *computer.layers()], nspawn)
         for node in nodes:
             node.start(wait=False)
         for node in nodes:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+SIMULATOR = ROOT / "tests" / "simulator"
+SCENARIOS = ROOT / "extensions" / "molecule"
 STORE = ROOT / ".venv" / "nodes"  # everything that is made, so that one `rm -rf .venv` is a fresh start
 HOST_TOOLS = STORE / "host"
 LAYERS = STORE / "layers"
