@@ -25,11 +25,16 @@ options:
     default: none
   clients:
     description:
-      - Systemd units that use GPUs, in the order in which they are stopped. They are started in reverse order.
+      - Systemd units and containers that use GPUs, in the order in which they are stopped. They are started in reverse
+        order.
       - They are only stopped with O(evict=clients), only those that are running, and only when the change is of a
         kind that concerns them. Exactly those that were stopped are started again, also after a failure.
       - An item is the name of a unit, or a mapping with C(unit) and C(for). The latter is a list of the kinds of change
         that the unit must not run during, V(instances), V(mode) and V(reset). By default it is all of them.
+      - Containers are named by a mapping with C(container), a label as C(LABEL) or C(LABEL=VALUE), with C(runtime),
+        which is V(docker), V(podman) or V(nerdctl), and with C(for). They are all containers of that runtime that run
+        and have the label. A runtime whose client program is not there, or whose daemon is not active, is not called
+        and has none.
       - Units are never enabled, disabled or masked.
     type: list
     elements: raw

@@ -2,27 +2,33 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Clients of the GPUs that may be stopped for a change and are started again after it: systemd units.
+"""Clients of the GPUs that may be stopped for a change and are started again after it: units and containers.
 
 This file is private to the collection gpufleet.mig and may change at any time.
 
-Only units that are active are stopped, one after the other, and exactly those are started again, in reverse order. No
-unit is enabled, disabled or unmasked, and systemd is never made to read its files again. What stopping a unit would
-take along, and what could not be started again, is refused before anything is stopped.
+Only what is active is stopped, one after the other, and exactly that is started again, in reverse order. No unit is
+enabled, disabled or unmasked, and systemd is never made to read its files again. What stopping a unit would take along,
+and what could not be started again, is refused before anything is stopped.
 
-systemd is asked through its own commands, without a shell, each with a deadline: a bus that does not answer must not
-hold up the node. Names of units and what the commands print are data.
+systemd and the container runtimes are asked through their own commands, without a shell, each with a deadline: a daemon
+that does not answer must not hold up the node. A runtime is only asked while its daemon runs, since the question would
+start it. Names and what the commands print are data.
+
+Here and in all records a client that runs is a text: the name of its unit, or ``docker:`` and the whole id of a
+container.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 import typing as t
+from types import MappingProxyType
 
 from . import commands
-from .model import Client, MigError, WishError
+from .model import Client, MigError, Owner, WishError
 from .profiles import printable
 
 if t.TYPE_CHECKING:
@@ -35,6 +41,41 @@ _TYPES = ("service", "socket", "timer", "path")
 _OTHER_TYPES = ("target", "slice", "scope", "device", "mount", "automount", "swap", "snapshot")
 _UNIT_NAME = re.compile(r"[A-Za-z0-9:_.@\\-]+")
 _LONGEST_NAME = 255
+
+
+class _Runtime(t.NamedTuple):
+    """A container runtime: the unit that has to be active for its client program to be called, if there is one.
+
+    Without the variables the program could look for its daemon elsewhere: on another host, if root once said so.
+    """
+
+    unit: str
+    environment: t.Mapping[str, str]
+
+
+# By the name of the client program.
+_RUNTIMES = {
+    "docker": _Runtime("docker.service", {"DOCKER_HOST": "unix:///run/docker.sock"}),
+    "podman": _Runtime("", {}),
+    "nerdctl": _Runtime("containerd.service", {}),
+}
+_CONTAINER = re.compile(rf"(?P<runtime>{'|'.join(_RUNTIMES)}):(?P<id>[0-9a-f]{{64}})")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*(?:=.*)?")
+# Where nerdctl says that a container goes when it ends; the others have it among the settings of the host.
+_GOES_LABEL = "nerdctl/auto-remove"
+# The unit that runs a container, as podman knows it.
+_RUN_BY_LABEL = "PODMAN_SYSTEMD_UNIT"
+# What a container is in the words that systemd has for units; all other states are shown as they are.
+_ACTIVE_OF_STATUS = {
+    "running": "active",
+    "paused": "active",
+    "restarting": "activating",
+    "stopping": "deactivating",
+    "removing": "deactivating",
+    "created": "inactive",
+    "exited": "inactive",
+    "stopped": "inactive",
+}
 
 # activating includes a service that waits to be restarted after it failed; "exited" is a sub-state of active.
 _UP = ("active", "activating", "reloading", "refreshing")
@@ -50,6 +91,8 @@ _STARTED_AT_ONCE = ("simple", "exec", "idle")
 _ANSWER_SECONDS = 20.0
 _POLL_SECONDS = 0.1
 _SETTLE_SECONDS = 1.0
+# For the runtime to start containers when none of us is left.
+_START_SECONDS = 300
 # Between our own deadline, which is told with its cause, and the end of the process that misses it.
 _SPARE_SECONDS = 2 * _ANSWER_SECONDS
 _LONGEST_QUOTE = 600
@@ -60,11 +103,12 @@ class ClientError(MigError):
 
 
 class UnitState(t.NamedTuple):
-    """A unit as systemd shows it. ``id`` is its own name, also when it was asked for by an alias.
+    """A unit as systemd shows it, or a container. ``id`` is its own name, also when it was asked for by an alias.
 
     ``load`` is loaded, masked, not-found, ...; ``active`` is active, inactive, failed, activating, deactivating, ...
     ``dependents`` are the units that systemd stops along with it. ``transient`` units are gone once they are stopped.
     ``restarts`` counts how often systemd had to restart it by itself. ``queued`` says that a job for it waits or runs.
+    ``name`` is what people call a container, and ``obstacle`` why it could not be put back as it is.
     """
 
     id: str
@@ -78,10 +122,17 @@ class UnitState(t.NamedTuple):
     restarts: int = 0
     queued: bool = False
     dependents: tuple[str, ...] = ()
+    name: str = ""
+    obstacle: str = ""
 
     @property
     def up(self) -> bool:
         return self.active in _UP
+
+    @property
+    def title(self) -> str:
+        """Its id, and its name where that says more."""
+        return f"{self.id} ({self.name})" if self.name else self.id
 
 
 class Manager(t.Protocol):
@@ -95,31 +146,65 @@ class Manager(t.Protocol):
 
 
 def manager_of(root: str = "/") -> Manager:
-    """systemd, where it runs; otherwise a manager that knows no unit."""
-    return Systemd() if _systemd_runs(root) else NoManager()
+    """What a host has, where systemd runs; otherwise a manager that knows no client."""
+    return Host() if _systemd_runs(root) else NoManager()
+
+
+def belongs(owner: Owner, clients: t.Collection[str]) -> bool:
+    """Whether a process of this owner is one of these clients', and ends with it."""
+    return owner.unit in clients or any(f"{runtime}:{owner.container}" in clients for runtime in _RUNTIMES)
 
 
 # --- what a caller may name ----------------------------------------------------------------------------------------
 
 
 def parse(value: t.Any) -> tuple[Client, ...]:
-    """Clients as the option of that name has them: unit names, or ``{"unit": ..., "for": [...]}``, in stop order."""
+    """Clients as the option of that name has them, in stop order.
+
+    That is unit names, ``{"unit": ..., "for": [...]}``, and ``{"container": "LABEL=VALUE", "runtime": ...}``.
+    """
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)):
-        raise WishError("clients must be a list of systemd units.")
+        raise WishError("clients must be a list of systemd units and of containers.")
     return tuple(_client(entry, f"clients[{index}]") for index, entry in enumerate(value))
 
 
 def _client(entry: t.Any, where: str) -> Client:
     if isinstance(entry, str):
         return Client(_unit_name(entry, where))
+    if isinstance(entry, dict) and "container" in entry:
+        return _container(entry, where)
     if not isinstance(entry, dict) or not isinstance(entry.get("unit"), str):
-        raise WishError(f'{where} must be the name of a systemd unit, or have it as "unit".')
-    unknown = sorted(str(key) for key in entry if key not in ("unit", "for"))
-    if unknown:
-        raise WishError(f'{where} has {_quoted(unknown[0])}, which is not known here. It may have "unit" and "for".')
+        raise WishError(
+            f'{where} must be the name of a systemd unit, or have it as "unit", or the label of containers as'
+            ' "container".'
+        )
+    _require_known(entry, ("unit", "for"), where)
     return Client(_unit_name(entry["unit"], where), _kinds(entry.get("for", list(KINDS)), where))
+
+
+def _container(entry: t.Mapping[t.Any, t.Any], where: str) -> Client:
+    _require_known(entry, ("container", "runtime", "for"), where)
+    label, runtime = entry["container"], entry.get("runtime")
+    if not _is_label(label):
+        raise WishError(f"{where}.container is {_quoted(label)}; it must be a label, LABEL or LABEL=VALUE.")
+    if runtime not in tuple(_RUNTIMES):
+        known = ", ".join(_RUNTIMES)
+        raise WishError(f"{where}.runtime is {_quoted(runtime)}; it must say whose containers these are: {known}.")
+    return Client("", _kinds(entry.get("for", list(KINDS)), where), label, runtime)
+
+
+def _is_label(value: t.Any) -> bool:
+    shaped = isinstance(value, str) and len(value) <= _LONGEST_NAME and _LABEL.fullmatch(value)
+    return bool(shaped) and value.isprintable()
+
+
+def _require_known(entry: t.Mapping[t.Any, t.Any], known: t.Sequence[str], where: str) -> None:
+    unknown = sorted(str(key) for key in entry if key not in known)
+    if unknown:
+        names = " and ".join(f'"{name}"' for name in known)
+        raise WishError(f"{where} has {_quoted(unknown[0])}, which is not known here. It may have {names}.")
 
 
 def _kinds(value: t.Any, where: str) -> frozenset[str]:
@@ -153,26 +238,35 @@ def _unit_name(given: str, where: str) -> str:
 def select(
     clients: t.Sequence[Client], kinds: t.AbstractSet[str], manager: Manager, root: str = "/"
 ) -> tuple[str, ...]:
-    """The units to stop for these kinds of change, by their own names, in the order in which to stop them.
+    """The clients to stop for these kinds of change, by their own names, in the order in which to stop them.
 
-    These are the clients that are concerned and active now, in the order in which they were named, except that a unit
-    comes before the one that it depends on. Raises ClientError for what must not be stopped; nothing is stopped yet.
+    These are the ones that are concerned and active now, in the order in which they were named, except that a unit
+    comes before the one that it depends on, and a container before the daemon of its runtime. Raises ClientError for
+    what must not be stopped; nothing is stopped yet.
     """
-    states = {client.unit: manager.state(client.unit) for client in clients}
-    choice = _Choice(manager, {state.id for state in states.values()}, _units_around_us(root))
+    states = {client: _states_of(client, manager) for client in dict.fromkeys(clients)}
+    choice = _Choice(manager, [each for found in states.values() for each in found], _units_around_us(root))
     for client in clients:
         if client.kinds & kinds:
-            choice.add(states[client.unit])
+            for state in states[client]:
+                choice.add(state)
     return tuple(choice.order)
 
 
-class _Choice:
-    """Collects units in stop order, each with those that systemd would stop along with it."""
+def _states_of(client: Client, manager: Manager) -> tuple[UnitState, ...]:
+    """What a client names: one unit, or the containers that run now and have its label."""
+    if not client.container:
+        return (manager.state(client.unit),)
+    return manager.containers(client.runtime, client.container) if isinstance(manager, Host) else ()
 
-    def __init__(self, manager: Manager, named: set[str], around_us: frozenset[str]) -> None:
+
+class _Choice:
+    """Collects clients in stop order, each with those that would be stopped along with it."""
+
+    def __init__(self, manager: Manager, named: t.Sequence[UnitState], around_us: frozenset[str]) -> None:
         self.order: list[str] = []
         self._manager = manager
-        self._named = named
+        self._named = {state.id: state for state in named}
         self._around_us = around_us
         self._seen: set[str] = set()
 
@@ -193,13 +287,23 @@ class _Choice:
                     unit=state.id,
                 )
             self.add(dependent)
+        for container in self._containers_of(state.id):
+            self.add(container)
         self.order.append(state.id)
+
+    def _containers_of(self, unit: str) -> list[UnitState]:
+        """The named containers whose runtime is this unit: they end with it, and cannot be started without it."""
+        return [
+            state
+            for state in self._named.values()
+            if (container := _CONTAINER.fullmatch(state.id)) and _RUNTIMES[container["runtime"]].unit == unit
+        ]
 
     def _check(self, state: UnitState) -> None:
         """Raise ClientError for a unit that could not be started again, or whose end would be ours."""
         if not _UNIT_NAME.fullmatch(state.id):
             raise ClientError(f"systemd calls a client {_quoted(state.id)}, which is no name of a unit.", unit="")
-        reason = ""
+        reason = state.obstacle
         if state.load != "loaded":
             reason = f"is active but {_line(state.load)}, so that it could not be started again"
         elif state.transient:
@@ -207,7 +311,7 @@ class _Choice:
         elif state.id in self._around_us:
             reason = "is what this process runs in, so that stopping it would end the change"
         if reason:
-            raise ClientError(f"{state.id} {reason}. Stop it yourself, or take it off the clients.", unit=state.id)
+            raise ClientError(f"{state.title} {reason}. Stop it yourself, or take it off the clients.", unit=state.id)
 
 
 def _units_around_us(root: str) -> frozenset[str]:
@@ -231,11 +335,11 @@ def stop_all(
     watch: t.Optional[Watch] = None,
     gone: t.Optional[t.Callable[[str], bool]] = None,
 ) -> None:
-    """Stop these units one after the other, each within ``timeout``, and wait until each has ended.
+    """Stop these clients one after the other, each within ``timeout``, and wait until each has ended.
 
-    ``gone`` says whether a unit has let go of the GPUs: a process may outlive its unit. Where one does not stop, those
-    stopped so far are started again before ClientError is raised; ``not_started`` in its details are the sentences
-    about those that did not come up.
+    ``gone`` says whether a client has let go of the GPUs: a process may outlive its unit. Where one does not stop,
+    those stopped so far are started again before ClientError is raised; ``not_started`` in its details are the
+    sentences about those that did not come up.
     """
     for index, unit in enumerate(units):
         try:
@@ -265,8 +369,8 @@ def _stop(
         state = manager.state(unit)
         if state.up:
             raise ClientError(
-                f"{unit} was stopped and is {_line(state.active)} again: a socket, a timer or somebody started it."
-                " Name what does so among the clients too, before it.",
+                f"{state.title} was stopped and is {_line(state.active)} again: a socket, a timer or somebody started"
+                " it. Name what does so among the clients too, before it.",
                 unit=unit,
             )
         ended = state.active != "deactivating"
@@ -274,10 +378,10 @@ def _stop(
             return
         if time.monotonic() >= deadline:
             raise ClientError(
-                f"{unit} is stopped, but a process of it still has a GPU open after {timeout:g} s."
+                f"{state.title} is stopped, but a process of it still has a GPU open after {timeout:g} s."
                 " End that process, which gpu_holder_info names, and run again."
                 if ended
-                else f"{unit} is still stopping after {timeout:g} s. Look into 'journalctl -u {unit}'.",
+                else f"{state.title} is still stopping after {timeout:g} s. Look into {_log_of(unit)}.",
                 unit=unit,
             )
         time.sleep(_POLL_SECONDS)
@@ -287,7 +391,7 @@ def _stop(
 def start_all(
     units: t.Sequence[str], manager: Manager, timeout: float, watch: t.Optional[Watch] = None
 ) -> tuple[str, ...]:
-    """Start units again, one after the other, in reverse of the order in which they were stopped.
+    """Start clients again, one after the other, in reverse of the order in which they were stopped.
 
     Every one is tried, whatever becomes of the others. Returns a sentence for each that does not run. Never raises.
     """
@@ -317,11 +421,23 @@ def _start(unit: str, manager: Manager, timeout: float) -> None:
     if problem or not _runs_or_has_run(state):
         result = f", {_line(state.result)}" if state.result not in ("", "success") else ""
         queued = ", and systemd has yet to start it" if state.queued else ""
+        it = f"it ({state.name})" if state.name else "it"
         raise ClientError(
-            f"it is {_line(state.active)}{result}{queued}{problem}. Look into 'journalctl -u {unit}', and start it with"
-            f" 'systemctl start {unit}'.",
+            f"{it} is {_line(state.active)}{result}{queued}{problem}. Look into {_log_of(unit)}, and start it with"
+            f" '{_start_by_hand(unit)}'.",
             unit=unit,
         )
+
+
+def _log_of(client: str) -> str:
+    """The command that shows what a client has said."""
+    container = _CONTAINER.fullmatch(client)
+    return f"'{container['runtime']} logs {container['id'][:12]}'" if container else f"'journalctl -u {client}'"
+
+
+def _start_by_hand(client: str) -> str:
+    container = _CONTAINER.fullmatch(client)
+    return f"{container['runtime']} start {container['id'][:12]}" if container else f"systemctl start {client}"
 
 
 def _runs_or_has_run(state: UnitState) -> bool:
@@ -338,7 +454,7 @@ def _begin(watch: t.Optional[Watch], what: str, timeout: float) -> None:
 
 
 class NoManager:
-    """A host without a running systemd: there are no units, so there is nothing to stop."""
+    """A host without a running systemd: there are no clients, so there is nothing to stop."""
 
     def state(self, unit: str) -> UnitState:
         return UnitState(unit, "not-found", "inactive", "dead")
@@ -392,7 +508,7 @@ class Systemd:
 
     def start(self, unit: str, timeout: float) -> None:
         # A unit that is ordered after the one that we run in would wait for us, and we for it.
-        booting = self._is_booting()
+        booting = self.is_booting()
         options = ("--no-block",) if booting else ()
         # Otherwise one that could not run with another layout, and was restarted too often, is refused with this one.
         _systemctl("reset-failed", "--", unit)
@@ -403,7 +519,7 @@ class Systemd:
         if not booting:
             self._stays_up(unit)
 
-    def _is_booting(self) -> bool:
+    def is_booting(self) -> bool:
         return _systemctl("is-system-running").out.strip() in ("initializing", "starting")
 
     def _stays_up(self, unit: str) -> None:
@@ -417,6 +533,169 @@ class Systemd:
             state = self.state(unit)
 
 
+class Containers:
+    """The containers of one runtime, asked through its client program, and only while its daemon runs.
+
+    A call would have systemd start a daemon that does not run, and while the host boots that daemon may be waiting for
+    us. So where no call may be made no container runs, and while the host boots a start is left to systemd.
+    """
+
+    def __init__(self, runtime: str, systemd: Systemd, settle: float) -> None:
+        self._runtime = runtime
+        self._unit = _RUNTIMES[runtime].unit
+        self._systemd = systemd
+        self._settle = settle
+
+    def running(self, label: str) -> tuple[UnitState, ...]:
+        """The containers that have this label, or this value of it, and run now."""
+        if self._why_not():
+            return ()
+        answer = self._call("ps", "--quiet", "--no-trunc", "--filter", f"label={label}")
+        if answer.code != 0:
+            raise ClientError(f"'{self._runtime} ps' failed: {_said(answer)}.", unit="")
+        clients = [f"{self._runtime}:{word}" for word in answer.out.split()]
+        strange = [client for client in clients if not _CONTAINER.fullmatch(client)]
+        if strange:
+            raise ClientError(f"{self._runtime} lists {_quoted(strange[0])}, which is no id of a container.", unit="")
+        states = self._inspect(clients) if clients else {}
+        gone = UnitState("", "not-found", "inactive")
+        # The order in which they were started is the runtime's own: the newest comes first, which is right for a stop.
+        return tuple(state for client in clients if (state := states.get(client, gone)).up)
+
+    def state(self, client: str) -> UnitState:
+        if self._why_not():
+            return UnitState(client, "loaded", "inactive", queued=self._systemd.is_booting())
+        return self._inspect([client]).get(client, UnitState(client, "not-found", "inactive", "dead"))
+
+    def stop(self, client: str, timeout: float) -> None:
+        """The runtime ends a container that does not stop within the time, as systemd does with a service."""
+        self._require_usable(client)
+        look = f"Look into {_log_of(client)}."
+        words = ("stop", "-t", str(max(1, round(timeout))), _id(client))
+        late = f"{client} did not stop within {timeout:g} s. {look}"
+        answer = self._call(*words, seconds=timeout + _ANSWER_SECONDS, late=late)
+        if answer.code != 0:
+            raise ClientError(f"{client} could not be stopped: {_said(answer)}. {look}", unit=client)
+
+    def start(self, client: str, timeout: float) -> None:
+        if self._systemd.is_booting():
+            self._leave_to_systemd(client)
+            return
+        self._require_usable(client)
+        answer = self._call("start", _id(client), seconds=timeout, late=f"it did not start within {timeout:g} s")
+        if answer.code != 0:
+            raise ClientError(_said(answer), unit=client)
+        self._stays_up(client)
+
+    def _why_not(self) -> str:
+        """Why the client program must not be called now, or nothing."""
+        if commands.find(self._runtime) is None:
+            return f"{self._runtime} is not on this node"
+        if self._systemd.is_booting():
+            return "this node is still booting"
+        active = self._systemd.state(self._unit).active if self._unit else "active"
+        return "" if active == "active" else f"{self._unit} is {_line(active)}, and {self._runtime} would start it"
+
+    def _require_usable(self, client: str) -> None:
+        reason = self._why_not()
+        if reason:
+            raise ClientError(reason, unit=client)
+
+    def _call(self, *words: str, seconds: t.Optional[float] = None, late: str = "") -> commands.Answer:
+        silent = f"{self._runtime} does not answer '{words[0]}'. Look at it on this node."
+        environment = _RUNTIMES[self._runtime].environment
+        return _run(self._runtime, *words, seconds=seconds, late=late or silent, environment=environment)
+
+    def _inspect(self, clients: t.Sequence[str]) -> dict[str, UnitState]:
+        """What these containers are, by client; those that are not there are left out."""
+        answer = self._call("container", "inspect", *map(_id, clients))
+        try:
+            shown = json.loads(answer.out or "[]")
+            found = {f"{self._runtime}:{each['Id']}": _container_state(self._runtime, each) for each in shown}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            why = f"{self._runtime} shows its containers in a way that is not known here."
+            raise ClientError(why, unit="") from None
+        if answer.code != 0 and "no such" not in answer.err.lower():
+            raise ClientError(f"'{self._runtime} container inspect' failed: {_said(answer)}.", unit="")
+        return found
+
+    def _stays_up(self, client: str) -> None:
+        """Raise ClientError for a container that ends, or is restarted by its runtime, right after its start."""
+        state = first = self.state(client)
+        deadline = time.monotonic() + self._settle
+        while time.monotonic() < deadline:
+            if state.active != "active" or state.restarts > first.restarts:
+                raise ClientError("it ended right after its start", unit=client)
+            time.sleep(_POLL_SECONDS)
+            state = self.state(client)
+
+    def _leave_to_systemd(self, client: str) -> None:
+        """Have systemd start it once the daemon runs; nothing here waits for that."""
+        answer = _systemd_run(
+            f"gpufleet-mig-start-{self._runtime}-{_id(client)[:12]}",
+            f"Starts a container that a change of the GPUs stopped: {client}",
+            _start_containers([client]),
+            "--no-block",
+            *_with_daemon(self._runtime, ()),
+        )
+        if answer.code != 0:
+            raise ClientError(_said(answer), unit=client)
+
+
+class Host:
+    """All that a host with systemd has: its units, and the containers of the runtimes beside it."""
+
+    def __init__(self, settle: float = _SETTLE_SECONDS) -> None:
+        self._systemd = Systemd(settle)
+        self._containers = {runtime: Containers(runtime, self._systemd, settle) for runtime in _RUNTIMES}
+
+    def containers(self, runtime: str, label: str) -> tuple[UnitState, ...]:
+        """The containers of a runtime that have a label and run now."""
+        return self._containers[runtime].running(label)
+
+    def state(self, unit: str) -> UnitState:
+        return self._of(unit).state(unit)
+
+    def stop(self, unit: str, timeout: float) -> None:
+        self._of(unit).stop(unit, timeout)
+
+    def start(self, unit: str, timeout: float) -> None:
+        self._of(unit).start(unit, timeout)
+
+    def _of(self, client: str) -> Manager:
+        container = _CONTAINER.fullmatch(client)
+        return self._containers[container["runtime"]] if container else self._systemd
+
+
+def _id(client: str) -> str:
+    return client.partition(":")[2]
+
+
+def _container_state(runtime: str, shown: t.Mapping[str, t.Any]) -> UnitState:
+    """One container of what ``inspect`` printed, which is the same for all runtimes in what is looked at here."""
+    status = str(shown["State"]["Status"])
+    labels = (shown.get("Config") or {}).get("Labels") or {}
+    goes = (shown.get("HostConfig") or {}).get("AutoRemove") or labels.get(_GOES_LABEL) == "true"
+    code = shown["State"].get("ExitCode") or 0
+    obstacle = ""
+    if goes:
+        obstacle = "is removed when it stops (--rm), so that it could not be started again"
+    elif status == "paused":
+        obstacle = "is paused, and would not be afterwards"
+    elif labels.get(_RUN_BY_LABEL):
+        obstacle = f"is run by the unit {_quoted(labels[_RUN_BY_LABEL])}, which is to be named instead"
+    return UnitState(
+        id=f"{runtime}:{shown['Id']}",
+        load="loaded",
+        active=_ACTIVE_OF_STATUS.get(status, status),
+        sub=status,
+        result=f"exit code {code}" if code else "",
+        restarts=int(shown.get("RestartCount") or 0),
+        name=_line(str(shown.get("Name") or "").lstrip("/")),
+        obstacle=obstacle,
+    )
+
+
 # --- what outlives a change ----------------------------------------------------------------------------------------
 
 
@@ -424,24 +703,34 @@ def arm(places: Places, txid: str, seconds: float, units: t.Sequence[str], manag
     """Have systemd start ``units`` (in stop order) in so many seconds, unless ``disarm`` comes before.
 
     It is for the case that nobody is left who starts them, so it first waits until nobody holds the lock of a change.
-    Returns a sentence if that could not be set up, else nothing. Without systemd there is no client either.
+    Containers have a timer of their own for each runtime. Returns a sentence if that could not be set up, else nothing.
+    Without systemd there is no client either.
     """
-    if not isinstance(manager, Systemd):
+    if not isinstance(manager, (Systemd, Host)):
         return ""
+    owners = {each: found["runtime"] if (found := _CONTAINER.fullmatch(each)) else "" for each in units}
+    sentences = []
+    for runtime in ("", *_RUNTIMES):
+        own = [each for each in units if owners[each] == runtime]
+        if own:
+            sentences.append(_set_timer(places, txid, seconds, runtime, own, units))
+    return " ".join(filter(None, sentences))
+
+
+def _set_timer(
+    places: Places, txid: str, seconds: float, runtime: str, own: t.Sequence[str], stopped: t.Collection[str]
+) -> str:
+    """Set the timer that starts ``own`` of what was stopped: containers of this runtime, or units where it is empty."""
     try:
-        wait = (_found("flock"), f"{places.run}/lock")
-        start = (_found("systemctl"), "--no-block", "--no-ask-password", "start", "--", *reversed(units))
-        answer = _run(
-            "systemd-run",
-            "--quiet",
-            "--no-ask-password",
-            f"--unit={_dead_man(txid)}",
-            f"--description=Starts what the change {txid} of the GPUs stopped, as recorded in {places.state}",
+        start = _start_containers(own) if runtime else _start_units(own)
+        answer = _systemd_run(
+            f"{_dead_man(txid)}-{runtime}" if runtime else _dead_man(txid),
+            f"Starts what the change {txid} of the GPUs stopped, as recorded in {places.state}",
+            # What a container leaves running must not keep the lock.
+            (_found("flock"), "--close", f"{places.run}/lock", *start),
             f"--on-active={max(1, round(seconds))}s",
             "--timer-property=AccuracySec=1s",
-            "--",
-            # systemd replaces variables in arguments.
-            *(word.replace("$", "$$") for word in (*wait, *start)),
+            *(_with_daemon(runtime, stopped) if runtime else ()),
         )
         problem = _said(answer) if answer.code != 0 else ""
     except ClientError as error:
@@ -449,18 +738,54 @@ def arm(places: Places, txid: str, seconds: float, units: t.Sequence[str], manag
     return f"No timer could be set that starts the clients if this change breaks off: {problem}." if problem else ""
 
 
+def _systemd_run(unit: str, description: str, words: t.Sequence[str], *options: str) -> commands.Answer:
+    """Have systemd run a command as a unit of its own."""
+    return _run(
+        "systemd-run",
+        "--quiet",
+        "--no-ask-password",
+        f"--unit={unit}",
+        f"--description={description}",
+        *options,
+        "--",
+        # systemd replaces variables in arguments.
+        *(word.replace("$", "$$") for word in words),
+    )
+
+
+def _start_units(units: t.Sequence[str]) -> tuple[str, ...]:
+    return (_found("systemctl"), "--no-block", "--no-ask-password", "start", "--", *reversed(units))
+
+
+def _start_containers(clients: t.Sequence[str]) -> tuple[str, ...]:
+    """The command that starts containers of one runtime, and that a runtime which does not answer does not hold up."""
+    runtime = clients[0].partition(":")[0]
+    end = (_found("timeout"), f"--kill-after={round(_ANSWER_SECONDS)}", str(_START_SECONDS))
+    return (*end, _found(runtime), "start", *map(_id, reversed(clients)))
+
+
+def _with_daemon(runtime: str, stopped: t.Collection[str]) -> tuple[str, ...]:
+    """Options for a unit that calls a runtime: it waits for the daemon, which it starts only if we stopped it."""
+    unit, environment = _RUNTIMES[runtime]
+    needs = "Requires" if unit in stopped else "Requisite"
+    return (
+        *((f"--property={needs}={unit}", f"--property=After={unit}") if unit else ()),
+        *(f"--setenv={name}={value}" for name, value in environment.items()),
+    )
+
+
 def disarm(txid: str, root: str = "/") -> str:
     """Take back what ``arm`` set up, if it did, also while it waits for the lock. Returns a sentence if that failed."""
     if not _systemd_runs(root):
         return ""
-    units = [f"{_dead_man(txid)}.{suffix}" for suffix in ("timer", "service")]
+    # Of those that are there: a unit that is not makes a stop by its name fail.
+    units = f"{_dead_man(txid)}*"
     try:
-        answer = _systemctl("stop", "--", *units)
-        # Units that are not there, as is usual for one of the two, make it fail too.
-        problem = _said(answer) if answer.code != 0 and any(Systemd().state(unit).up for unit in units) else ""
+        answer = _systemctl("stop", "--", units)
+        problem = _said(answer) if answer.code != 0 else ""
     except ClientError as error:
         problem = str(error).rstrip(".")
-    by_hand = f"'systemctl stop {' '.join(units)}'"
+    by_hand = f"\"systemctl stop '{units}'\""
     return f"The timer that starts clients could not be stopped: {problem}. Do it with {by_hand}." if problem else ""
 
 
@@ -524,7 +849,7 @@ def _systemd_runs(root: str) -> bool:
     return os.path.isdir(os.path.join(root, "run/systemd/system"))
 
 
-# --- commands of systemd -------------------------------------------------------------------------------------------
+# --- commands of the host ------------------------------------------------------------------------------------------
 
 
 def _said(answer: commands.Answer) -> str:
@@ -536,12 +861,18 @@ def _systemctl(verb: str, *words: str, seconds: t.Optional[float] = None, late: 
     return _run("systemctl", "--no-pager", "--no-ask-password", verb, *words, seconds=seconds, late=late)
 
 
-def _run(program: str, *words: str, seconds: t.Optional[float] = None, late: str = "") -> commands.Answer:
+def _run(
+    program: str,
+    *words: str,
+    seconds: t.Optional[float] = None,
+    late: str = "",
+    environment: t.Mapping[str, str] = MappingProxyType({}),
+) -> commands.Answer:
     """Run a command. Raises ClientError when it is missing or not back in time; ``late`` is what to say then."""
     allowed = _ANSWER_SECONDS if seconds is None else seconds
     found = _found(program)
     try:
-        return commands.run((found, *words), allowed, {}, patience=1.0)
+        return commands.run((found, *words), allowed, environment, patience=1.0)
     except (OSError, ValueError) as error:
         raise ClientError(f"{program} could not be run: {error}.") from error
     except commands.Late:

@@ -308,10 +308,15 @@ class Plan(t.NamedTuple):
 
 
 class Client(t.NamedTuple):
-    """A systemd unit that uses GPUs, and the kinds of change it must not run during: instances, mode, reset."""
+    """A systemd unit that uses GPUs, and the kinds of change it must not run during: instances, mode, reset.
+
+    Or, with an empty ``unit``, the containers of ``runtime`` that have the label ``container`` (LABEL or LABEL=VALUE).
+    """
 
     unit: str
     kinds: frozenset[str] = frozenset(("instances", "mode", "reset"))
+    container: str = ""
+    runtime: str = ""
 
 
 class Orders(t.NamedTuple):

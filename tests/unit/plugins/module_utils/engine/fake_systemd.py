@@ -18,6 +18,7 @@ A unit is a dict of the properties that ``systemctl show`` prints, and besides t
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import pathlib
@@ -116,7 +117,12 @@ class Program:
         if verb == "is-system-running":
             print(self.state["system"])
             return 0 if self.state["system"] == "running" else 1
-        return max(self.on_unit(verb, self.state["aliases"].get(name, name)) for name in names)
+        # Of a pattern nothing may be there, and that is no failure.
+        found = [name for each in names for name in self.matching(each)]
+        return max((self.on_unit(verb, self.state["aliases"].get(name, name)) for name in found), default=0)
+
+    def matching(self, name) -> list[str]:
+        return fnmatch.filter(self.state["units"], name) if "*" in name else [name]
 
     def on_unit(self, verb, name) -> int:
         unit = self.state["units"].get(name)
