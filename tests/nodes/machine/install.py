@@ -22,9 +22,13 @@ UNITS = "usr/lib/systemd/system"
 
 # Programs of a node, and the script that each one is.
 PROGRAMS = {
+    "usr/bin/docker": "containers.py client docker",
     "usr/bin/sim-behave": "behave.py",
     "usr/bin/sim-driver": "driver.py",
     "usr/bin/sim-hold": "hold.py",
+    # Not there by default: link them to where programs are.
+    "usr/lib/sim/optional/nerdctl": "containers.py client nerdctl",
+    "usr/lib/sim/optional/podman": "containers.py client podman",
     # In place of those of kmod, which have no module to handle here.
     "usr/sbin/lsmod": "modules.py lsmod",
     "usr/sbin/modprobe": "modules.py modprobe",

@@ -36,12 +36,12 @@ def main() -> int:
     keep = [os.open(path, os.O_RDWR | os.O_CLOEXEC) for path in files]
     if options.gi is not None:
         keep += stand_in.open_capabilities(gpu["minor"], options.gi, options.ci)
+    simulated.rename_process(options.name)
     if options.user:
         user = pwd.getpwnam(options.user)
         os.setgroups([])
         os.setgid(user.pw_gid)
         os.setuid(user.pw_uid)
-    simulated.rename_process(options.name)
     place = f"gpu={options.gpu}"
     place += "" if options.gi is None else f" gi={options.gi}"
     place += "" if options.ci is None else f" ci={options.ci}"

@@ -272,6 +272,7 @@ PARTS = {
     "nvsm-api-gateway": Part("nvsm_api_gateway"),
     "nvsm-notifier": Part("nvsm_notifier"),
     "kubelet": Part("kubelet"),
+    "containerd": Part("containerd"),
     "slurmd": Part("slurmd", ready=slurm_begins),
     "gdm": Part(
         "Xorg",
