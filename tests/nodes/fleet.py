@@ -28,6 +28,7 @@ if t.TYPE_CHECKING:
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
 BOOT_SECONDS = 120.0
+NETWORKS = Path("/run/netns")
 
 
 class NodeError(Exception):
@@ -89,8 +90,7 @@ class Node:
         self.fleet = fleet
         self.name = name
         self.folder = FLEETS / fleet / name
-        self.netns = f"{CHECKOUT}-{fleet}-{name}"
-        self.group = f"{CHECKOUT}-{fleet}.{name}"
+        self.id = f"{CHECKOUT}-{fleet}.{name}"  # of its control group and its network namespace
 
     @property
     def record(self) -> dict[str, t.Any]:
@@ -133,8 +133,7 @@ class Node:
         (self.sim / "driver.json").write_text(json.dumps({"load": bool(computer.gpus), "delay": 0}))
         record = {
             "name": self.name,
-            "netns": self.netns,
-            "group": self.group,
+            "id": self.id,
             "layers": [str(layer) for layer in layers],
             "nspawn": list(nspawn),
             "computer": dataclasses.asdict(computer),
@@ -145,10 +144,10 @@ class Node:
         """Switches it on."""
         if self.is_on():
             return
-        cgroups.end(self.group)  # what is left of one whose supervisor was killed
-        if not Path("/run/netns", self.netns).exists():
-            build.run("ip", "netns", "add", self.netns)
-            build.run("ip", "-n", self.netns, "link", "set", "lo", "up")
+        cgroups.end(self.id)  # what is left of one whose supervisor was killed
+        if not (NETWORKS / self.id).exists():
+            build.run("ip", "netns", "add", self.id)
+            build.run("ip", "-n", self.id, "link", "set", "lo", "up")
         (self.folder / "process.json").unlink(missing_ok=True)
         with open(self.folder / "console.log", "ab") as console:
             # setsid --fork: neither Ctrl-C nor the end of whoever starts a node reaches it.
@@ -173,7 +172,7 @@ class Node:
         process = self._process()
         if process and self.is_on():
             os.kill(process, signal.SIGKILL)
-        cgroups.end(self.group)
+        cgroups.end(self.id)
 
     def reboot(self) -> None:
         """Reboots it in an orderly way, and waits until it is up again."""
@@ -208,7 +207,7 @@ class Node:
 
     def wait_for_ssh(self, seconds: float = BOOT_SECONDS) -> None:
         """Until sshd answers."""
-        words = [*relay(self.netns), "--wait", str(seconds)]
+        words = [*relay(self.id), "--wait", str(seconds)]
         if subprocess.run(words, check=False).returncode:
             raise NodeError(f"sshd on {self.name} did not answer within {seconds:.0f} s.{self._console()}")
 
@@ -231,7 +230,7 @@ class Node:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command as root, over ssh: a line for the shell, or words that are taken as they are."""
         line = command if isinstance(command, str) else shlex.join(command)
-        words = ["ssh", *ssh_options(self.netns), f"root@{self.name}", line]
+        words = ["ssh", *ssh_options(self.id), f"root@{self.name}", line]
         stdin: dict[str, t.Any] = {"stdin": subprocess.DEVNULL} if text is None else {"input": text}
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=timeout, **stdin)
         if check and done.returncode:
@@ -257,8 +256,8 @@ class Node:
     def forget(self) -> None:
         """Cuts its power and removes all that there is of it."""
         self.kill()
-        if Path("/run/netns", self.netns).exists():
-            build.run("ip", "netns", "delete", self.netns)
+        if (NETWORKS / self.id).exists():
+            build.run("ip", "netns", "delete", self.id)
         if self.folder.exists():
             shutil.rmtree(self.folder)
 
@@ -313,10 +312,10 @@ class Fleet:
 
     def _remains(self) -> set[str]:
         """The names of all nodes of which there is something: a folder, a control group, a network namespace."""
-        group = f"{CHECKOUT}-{self.name}."
+        ours = f"{CHECKOUT}-{self.name}."
         folders = {folder.name for folder in self.folder.iterdir()} if self.folder.is_dir() else set()
-        groups = {name[len(group) :] for name in cgroups.names(group)}
-        return folders | groups
+        networks = {path.name for path in NETWORKS.glob(f"{ours}*")}
+        return folders | {name[len(ours) :] for name in cgroups.names(ours) | networks}
 
     def nodes(self) -> list[Node]:
         if not self.folder.is_dir():
@@ -348,7 +347,7 @@ class Fleet:
         variables = {
             "ansible_user": "root",
             "ansible_python_interpreter": "/usr/bin/python3",
-            "ansible_ssh_common_args": shlex.join(ssh_options(f"{CHECKOUT}-{self.name}-%h")),
+            "ansible_ssh_common_args": shlex.join(ssh_options(f"{CHECKOUT}-{self.name}.%h")),
             # Of its own: a node of the same name in another fleet is another node, to ssh's shared connections too.
             "ansible_control_path_dir": str(sockets),
             "ansible_pipelining": True,
@@ -369,7 +368,7 @@ def all_nodes() -> list[Node]:
 
 def relay(netns: str) -> list[str]:
     """The command that connects to the sshd in a network namespace."""
-    return ["nsenter", f"--net=/run/netns/{netns}", sys.executable, "-IS", str(HERE / "relay.py")]
+    return ["nsenter", f"--net={NETWORKS / netns}", sys.executable, "-IS", str(HERE / "relay.py")]
 
 
 def ssh_options(netns: str) -> list[str]:

@@ -85,9 +85,9 @@ def boot_command(folder: Path, node: dict[str, t.Any]) -> list[str]:
     """systemd-nspawn in the node's network namespace."""
     return [
         # Not by nspawn's own option for this: /sys would show this machine's network.
-        *("nsenter", f"--net=/run/netns/{node['netns']}", "--"),
+        *("nsenter", f"--net=/run/netns/{node['id']}", "--"),
         *(str(HOST_TOOLS / "usr/bin/systemd-nspawn"), "--quiet", "--boot", f"--directory={folder / 'merged'}"),
-        *(f"--machine={node['netns']}", f"--hostname={node['name']}", f"--bind={folder / 'sim'}:/run/sim-host"),
+        *(f"--machine={node['id']}", f"--hostname={node['name']}", f"--bind={folder / 'sim'}:/run/sim-host"),
         *("--register=no", "--keep-unit", "--suppress-sync=yes", "--console=pipe"),
         *("--link-journal=no", "--resolv-conf=off", "--timezone=off"),
         *node["nspawn"],
@@ -112,7 +112,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     node = json.loads((folder / "node.json").read_text())
     if sys.argv[2:] != ["inside"]:
-        enter(folder, node["group"])
+        enter(folder, node["id"])
     return supervise(folder, node)
 
 
