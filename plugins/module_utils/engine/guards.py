@@ -458,16 +458,16 @@ def _booting(systemd: _Systemd, root: str) -> Report:
     state = systemd.state_of_system()
     if state == "stopping":
         return _found("boot", "The node is shutting down: run again when it is up.")
-    busy = ["cloud-init runs"] if _cloud_init_runs(root) else []
+    cloud_init = ["cloud-init runs"] if _cloud_init_runs(root) else []
     if state in ("initializing", "starting"):
-        busy += systemd.jobs()
+        busy = "; ".join(cloud_init + systemd.jobs())
         return _found(
             "boot",
-            f"The node is still starting{f' ({busy_with})' if (busy_with := '; '.join(busy)) else ''}: wait until"
-            " 'systemctl is-system-running --wait' ends, and run again.",
+            f"The node is still starting{f' ({busy})' if busy else ''}: wait until 'systemctl is-system-running --wait'"
+            " ends, and run again.",
         )
     # Under systemd a start lasts until cloud-init has ended: what one leaves behind that was killed means nothing.
-    if not state and busy:
+    if not state and cloud_init:
         return _found(
             "boot",
             "cloud-init is still setting this node up: wait until 'cloud-init status --wait' ends, and run again.",
