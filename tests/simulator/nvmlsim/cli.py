@@ -88,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument(
         "--fabric-manager", choices=("on", "off"), help="a node with NVSwitches: whether its Fabric Manager runs"
     )
+    create.add_argument("--resettable", choices=("on", "off"), default="on", help="off: no GPU can be reset")
     create.add_argument("--assume", action="append", default=[], metavar="NAME=VALUE", help="see `nvmlsim assumptions`")
 
     add("exec", _exec, "run the command after -- so that it sees the node")
@@ -163,6 +164,7 @@ def _create(options: argparse.Namespace) -> None:
         assume=_pairs("--assume", options.assume),
         rename=_pairs("--rename", options.rename),
         fabric_manager={None: None, "on": True, "off": False}[options.fabric_manager],
+        resettable=options.resettable == "on",
     )
 
 

@@ -160,6 +160,7 @@ def describe_node(
     assume: t.Mapping[str, str],
     rename: t.Mapping[str, str],
     fabric_manager: t.Optional[bool] = None,
+    resettable: bool = True,
 ) -> str:
     """The whole text. ``fabric_manager`` is None on a node without NVSwitches."""
     cuda = cuda_version(branch_of(driver))
@@ -169,6 +170,7 @@ def describe_node(
         nvml=f"{cuda // 1000}.{driver}",
         cuda=cuda,
         persistence="on" if persistence else "off",
+        never_reset=_yes(not resettable),
         privileged=privileged,
         fabric_manager={None: "none", True: "on", False: "off"}[fabric_manager],
     )

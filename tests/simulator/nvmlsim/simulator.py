@@ -98,6 +98,7 @@ class Simulator:
         assume: t.Optional[t.Mapping[str, t.Any]] = None,
         rename: t.Optional[t.Mapping[str, str]] = None,
         fabric_manager: t.Optional[bool] = None,
+        resettable: bool = True,
     ) -> Simulator:
         """Make a node, or make it anew where there is one.
 
@@ -106,7 +107,7 @@ class Simulator:
         root and the ``owner`` of the state file, only ``root``, or ``nobody``. ``seed`` changes all UUIDs.
         ``assume`` answers open questions (``nvmlsim create --help``). ``rename`` gives profiles the name that another
         driver prints, as ``{"3g.40gb": "3g.39gb"}``. ``fabric_manager`` makes a node with NVSwitches, and says whether
-        its Fabric Manager runs.
+        its Fabric Manager runs. One that is not ``resettable`` has no way to reset a GPU, as some servers have none.
         """
         full = description.full_version(driver)
         answers = {name: str(value) for name, value in (assume or {}).items()}
@@ -121,6 +122,7 @@ class Simulator:
             assume=answers,
             rename=rename or {},
             fabric_manager=fabric_manager,
+            resettable=resettable,
         )
         control.build().library_folder(description.branch_of(full))
         control.create(str(path), text)

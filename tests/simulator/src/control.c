@@ -244,7 +244,7 @@ static int reload(struct edit *edit, char *error, unsigned size)
     }
     for (uint32_t gpu = 0; gpu < node->n_gpus; gpu++) {
         struct live_gpu *live = &edit->live->gpus[gpu];
-        bool waits_for_vm = node->gpus[gpu].virtualization == PASSTHROUGH && node->gpus[gpu].needs_reset;
+        bool waits_for_vm = node->gpus[gpu].virtualization == PASSTHROUGH && !can_be_reset(node, &node->gpus[gpu]);
         uint8_t pending = live->pending;
         if (waits_for_vm) {
             live->pending = live->current;
@@ -255,12 +255,20 @@ static int reload(struct edit *edit, char *error, unsigned size)
     return 0;
 }
 
+/* Not everywhere: a hypervisor keeps the reset of a virtual GPU and that of an Ampere GPU to itself, and there are
+ * computers that have none. */
+bool can_be_reset(const struct node *node, const struct board *board)
+{
+    return !node->never_reset && board->virtualization != VGPU_GUEST &&
+           !(board->virtualization == PASSTHROUGH && board->needs_reset);
+}
+
 nvmlReturn_t reset_gpu(struct edit *edit, int gpu)
 {
     const struct node *node = &edit->file->node;
     const struct board *board = &node->gpus[gpu];
     struct live_gpu *live = &edit->live->gpus[gpu];
-    if (board->virtualization == VGPU_GUEST || (board->virtualization == PASSTHROUGH && board->needs_reset)) {
+    if (!can_be_reset(node, board)) {
         return NVML_ERROR_NOT_SUPPORTED;
     }
     if (is_held(edit->live, gpu, ANY_LEVEL, ANY_LEVEL, true)) {

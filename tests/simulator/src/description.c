@@ -34,6 +34,7 @@ static const struct key node_keys[] = {
     {"nvml", TEXT, MEMBER(node, nvml), NULL, 0},
     {"cuda", NUMBER, MEMBER(node, cuda), NULL, 0},
     {"persistence", FLAG, MEMBER(node, persistence), NULL, 0},
+    {"never_reset", FLAG, MEMBER(node, never_reset), NULL, 0},
     {"privileged", CHOICE, MEMBER(node, privileged), privileged_words, ROOT_OR_OWNER},
     {"fabric_manager", CHOICE, MEMBER(node, fabric_manager), fabric_manager_words, NO_NVSWITCH},
     {NULL, NUMBER, 0, 0, NULL, 0},

@@ -102,6 +102,7 @@ struct node {
     uint32_t branch; /* first number of the driver version */
     uint32_t privileged, owner, fabric_manager;
     bool persistence;
+    bool never_reset; /* this computer has no way to reset a GPU */
     uint8_t assumptions[ASSUMPTIONS]; /* index of the chosen answer */
     uint32_t n_gpus;
     struct board gpus[MAX_GPUS];
@@ -342,6 +343,7 @@ void mend_memory(struct live_gpu *gpu);
 
 /* control.c */
 nvmlReturn_t reset_gpu(struct edit *edit, int gpu);
+bool can_be_reset(const struct node *node, const struct board *board);
 
 /* gi.c, ci.c: the live instance a handle means; false when it is stale or no such handle */
 bool live_gi_of(const struct handle *handle, struct live_gpu *copy, struct live_gi **gi);

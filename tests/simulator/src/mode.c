@@ -40,11 +40,7 @@ static void make_current(struct live_gpu *gpu, const struct board *board, unsign
     gpu->current = gpu->pending = (uint8_t)mode;
 }
 
-/* Ampere inside a VM cannot be reset from there. */
-static bool waits_for_reboot(const struct board *board)
-{
-    return board->needs_reset && board->virtualization == PASSTHROUGH;
-}
+static bool waits_for_reboot(const struct board *board) { return board->needs_reset && !can_be_reset(node(), board); }
 
 enum { INSTANCES_REFUSE, INSTANCES_KEEP_IT_PENDING, INSTANCES_GO };
 

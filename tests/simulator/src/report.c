@@ -117,6 +117,7 @@ static void gpu_object(struct json *json, const struct node *node, const struct 
     json_flag(json, "ecc", live->gpus[gpu].ecc);
     json_flag(json, "ecc_pending", live->gpus[gpu].ecc_pending);
     json_string(json, "remap", remaps[live->gpus[gpu].remap]);
+    json_flag(json, "resettable", can_be_reset(node, board));
     json_flag(json, "mig", board->mig);
     json_number(json, "mode_current", live->gpus[gpu].current);
     json_number(json, "mode_pending", live->gpus[gpu].pending);

@@ -186,3 +186,13 @@ def test_persistence_mode(node):
 
     assert node().call(switch_persistence) == (1, 0)
     assert node(persistence=False).call(switch_persistence) == (0, 1)
+
+
+def test_without_a_way_to_reset_ampere_changes_its_mode_by_a_reboot_only(node):
+    simulator = node("1xa100-sxm4-40gb,1xh100-sxm5-80gb", resettable=False)
+    assert simulator.call(client.code, client.turn_on) == "SUCCESS"
+    assert simulator.call(client.mode) == [0, 1]
+    simulator.reboot()
+    assert simulator.call(client.mode) == [1, 1]
+    simulator.call(client.turn_on, 1)
+    assert simulator.call(client.mode, 1) == [1, 1], "Hopper needs no reset for it"

@@ -254,3 +254,9 @@ def test_the_stand_in_comes_first_on_the_search_path_however_often_it_is_asked_f
     assert env["PATH"].split(os.pathsep)[0] == programs
     assert env["PATH"].split(os.pathsep).count(programs) == 1
     assert simulator.call(shutil.which, "nvidia-smi") == os.path.join(programs, "nvidia-smi")
+
+
+def test_a_computer_without_a_way_to_reset_resets_nothing(node):
+    simulator = node("1xa100-sxm4-40gb,1xh100-sxm5-80gb", resettable=False)
+    assert [gpu["resettable"] for gpu in simulator.describe()["gpus"]] == [False, False]
+    assert smi(simulator, "-r", "-i", "1") == (3, f"Resetting GPU {PCI[1]} is not supported.\n")

@@ -11,9 +11,10 @@ runtime names it. It is described by a file in /var/lib/sim-containers/RUNTIME, 
     containers.py daemon                    dockerd
     containers.py inside RUNTIME ID         the process in a container
 
-Commands: run and create [-d] [--name N] [-l LABEL[=VALUE]] [--gpus all|NUMBER|device=A,B] [--restart POLICY] [-e A=B]
-IMAGE, start, stop [-t SECONDS], kill, rm [-f], ps [-aq] [--no-trunc] [--filter KEY=VALUE] [--format TEXT], inspect
-[--format TEXT], version. A container with -e SIM_STOP=ignore ends when it is killed and no sooner.
+Commands, also with ``container`` before them: run and create [-d] [--name N] [-l LABEL[=VALUE]] [--rm] [-e A=B]
+[--gpus all|NUMBER|device=A,B] [--restart POLICY] IMAGE, start, stop [-t SECONDS], kill, pause, unpause, rm [-f], ps
+[-aq] [--no-trunc] [--filter KEY=VALUE] [--format TEXT], inspect [--format TEXT], version. A container with
+-e SIM_STOP=ignore ends when it is killed and no sooner.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ STOP_SECONDS = 10.0
 
 
 class RuntimeFailure(Exception):
-    """What the runtime says on stderr, and its exit status."""
+    """What the runtime says on stderr, what it prints nevertheless, and its exit status."""
 
-    def __init__(self, text: str, status: int = 1) -> None:
+    def __init__(self, text: str, status: int = 1, out: str = "") -> None:
         super().__init__(text)
         self.status = status
+        self.out = out
 
 
 class Kind(t.NamedTuple):
@@ -120,18 +122,24 @@ class Runtime:
             said = pipe.read()
         if said != "ready":
             raise RuntimeFailure(f"{self.kind.error}failed to create task for container: {said or 'it ended'}")
-        self.keep({**container, "pid": process.pid, "started": started(process.pid), "wanted": True})
+        facts = {"pid": process.pid, "started": started(process.pid), "wanted": True, "paused": False, "code": 0}
+        self.keep({**container, **facts})
         simulated.note(self.name, f"start {container['id'][:12]} {container['name']}")
 
     def stop(self, container: Container, seconds: float, by_user: bool = True) -> None:
         """``by_user``: it is not to come back by itself."""
+        code = container["code"]
         if self.runs(container):
             os.kill(container["pid"], signal.SIGTERM)
             deadline = time.monotonic() + seconds
             while self.runs(container) and time.monotonic() < deadline:
                 time.sleep(0.02)
+            code = 137 if self.runs(container) else 0
             self.kill(container)
-        self.keep({**container, "pid": 0, "wanted": container["wanted"] and not by_user})
+        if container["rm"]:
+            self.forget(container)
+        else:
+            self.keep({**container, "pid": 0, "code": code, "wanted": container["wanted"] and not by_user})
         simulated.note(self.name, f"stop {container['id'][:12]} {container['name']}")
 
     def kill(self, container: Container) -> None:
@@ -212,6 +220,7 @@ def places(node: simulated.Node, devices: t.Sequence[str]) -> list[tuple[t.Any, 
 
 def execute(runtime: Runtime, words: t.Sequence[str]) -> str:
     """What a command prints."""
+    words = words[1:] if words[:1] == ["container"] else words
     if not words or words[0] not in COMMANDS:
         raise RuntimeFailure(f"{runtime.name}: this stand-in does not know {' '.join(words[:1]) or 'an empty command'}")
     return COMMANDS[words[0]](runtime, words[1:])
@@ -225,9 +234,7 @@ def parse(words: t.Sequence[str], short: str, long: t.Sequence[str]) -> tuple[li
 
 
 def create(runtime: Runtime, words: t.Sequence[str]) -> str:
-    options, rest = parse(
-        words, "de:l:", ("detach", "env=", "label=", "name=", "gpus=", "device=", "restart=", "runtime=", "rm")
-    )
+    options, rest = parse(words, "de:l:", ("detach", "env=", "label=", "name=", "gpus=", "device=", "restart=", "rm"))
     if not rest:
         raise RuntimeFailure(f'"{runtime.name} create" requires at least 1 argument.')
     identity = secrets.token_hex(32)
@@ -243,6 +250,9 @@ def create(runtime: Runtime, words: t.Sequence[str]) -> str:
         "pid": 0,
         "started": 0,
         "wanted": False,
+        "paused": False,
+        "code": 0,
+        "rm": False,
     }
     for option, value in options:
         if option in ("-l", "--label"):
@@ -255,6 +265,10 @@ def create(runtime: Runtime, words: t.Sequence[str]) -> str:
             container[option[2:]] = value
         elif option in ("--gpus", "--device"):
             container["devices"] += devices_of(value)
+        elif option == "--rm":
+            container["rm"] = True
+            if runtime.name == "nerdctl":
+                container["labels"]["nerdctl/auto-remove"] = "true"
     if any(each["name"] == container["name"] for each in runtime.all()):
         raise RuntimeFailure(f"{runtime.kind.error}Conflict. The container name {container['name']} is in use.", 125)
     runtime.keep(container)
@@ -309,8 +323,26 @@ def remove(runtime: Runtime, words: t.Sequence[str]) -> str:
         if runtime.runs(container):
             if not any(option in ("-f", "--force") for option, _value in options):
                 raise RuntimeFailure(f"{runtime.kind.error}cannot remove container {name}: container is running")
-            runtime.stop(container, 0)
+            runtime.stop({**container, "rm": False}, 0)
         runtime.forget(container)
+    return "\n".join(names)
+
+
+def pause(runtime: Runtime, words: t.Sequence[str]) -> str:
+    return freeze(runtime, words, True)
+
+
+def unpause(runtime: Runtime, words: t.Sequence[str]) -> str:
+    return freeze(runtime, words, False)
+
+
+def freeze(runtime: Runtime, names: t.Sequence[str], paused: bool) -> str:
+    for name in names:
+        container = runtime.find(name)
+        if not runtime.runs(container):
+            raise RuntimeFailure(f"{runtime.kind.error}Container {name} is not running")
+        os.kill(container["pid"], signal.SIGSTOP if paused else signal.SIGCONT)
+        runtime.keep({**container, "paused": paused})
     return "\n".join(names)
 
 
@@ -347,7 +379,7 @@ def passes(runtime: Runtime, container: Container, key: str, value: str) -> bool
 
 def state(runtime: Runtime, container: Container) -> str:
     if runtime.runs(container):
-        return "running"
+        return "paused" if container["paused"] else "running"
     return "exited" if container["started"] else "created"
 
 
@@ -370,20 +402,41 @@ def fill(runtime: Runtime, container: Container, template: str, whole: bool) -> 
 def inspect(runtime: Runtime, words: t.Sequence[str]) -> str:
     options, names = parse(words, "f:", ("format=", "type="))
     template = next((value for option, value in options if option in ("-f", "--format")), "")
-    found = [runtime.find(name) for name in names]
+    found, unknown = [], []
+    for name in names:
+        try:
+            found.append(runtime.find(name))
+        except RuntimeFailure as failure:
+            unknown.append(str(failure))
     if template:
-        return "\n".join(fill(runtime, each, template, whole=True) for each in found)
-    shown = [
-        {
-            "Id": each["id"],
-            "Name": f"/{each['name']}",
-            "State": {"Status": state(runtime, each), "Running": runtime.runs(each), "Pid": each["pid"]},
-            "Config": {"Image": each["image"], "Labels": each["labels"]},
-            "HostConfig": {"RestartPolicy": {"Name": each["restart"]}},
-        }
-        for each in found
-    ]
-    return json.dumps(shown, indent=4)
+        out = "\n".join(fill(runtime, each, template, whole=True) for each in found)
+    else:
+        out = json.dumps([details(runtime, each) for each in found], indent=4)
+    if unknown:
+        raise RuntimeFailure("\n".join(unknown), out=out)
+    return out
+
+
+def details(runtime: Runtime, container: Container) -> dict[str, t.Any]:
+    status = state(runtime, container)
+    return {
+        "Id": container["id"],
+        "Name": f"/{container['name']}" if runtime.name == "docker" else container["name"],
+        "State": {
+            "Status": status,
+            "Running": runtime.runs(container),
+            "Paused": status == "paused",
+            "Restarting": False,
+            "Pid": container["pid"] if runtime.runs(container) else 0,
+            "ExitCode": container["code"],
+        },
+        "RestartCount": 0,
+        "Config": {"Image": container["image"], "Labels": container["labels"]},
+        "HostConfig": {
+            "AutoRemove": container["rm"] and runtime.name != "nerdctl",
+            "RestartPolicy": {"Name": container["restart"]},
+        },
+    }
 
 
 def version(runtime: Runtime, words: t.Sequence[str]) -> str:
@@ -394,11 +447,13 @@ COMMANDS: dict[str, t.Callable[[Runtime, t.Sequence[str]], str]] = {
     "create": create,
     "inspect": inspect,
     "kill": kill,
+    "pause": pause,
     "ps": listing,
     "rm": remove,
     "run": run,
     "start": start,
     "stop": stop,
+    "unpause": unpause,
     "version": version,
 }
 
@@ -407,7 +462,8 @@ def answer(runtime: Runtime, words: t.Sequence[str]) -> dict[str, t.Any]:
     try:
         out = execute(runtime, words)
     except RuntimeFailure as failure:
-        return {"status": failure.status, "out": "", "err": f"{failure}\n"}
+        out = f"{failure.out}\n" if failure.out else ""
+        return {"status": failure.status, "out": out, "err": f"{failure}\n"}
     return {"status": 0, "out": f"{out}\n" if out else "", "err": ""}
 
 
@@ -433,6 +489,7 @@ def ask_daemon(words: t.Sequence[str]) -> dict[str, t.Any]:
             with connection.makefile() as file:
                 return t.cast("dict[str, t.Any]", json.loads(file.read()))
     except (OSError, ValueError):
+        simulated.note("docker", "called while it does not run")
         text = f"Cannot connect to the Docker daemon at unix://{SOCKET}. Is the docker daemon running?\n"
         return {"status": 1, "out": "", "err": text}
 

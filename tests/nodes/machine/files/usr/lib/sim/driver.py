@@ -19,7 +19,6 @@ import glob
 import os
 import re
 import stat
-import subprocess
 import sys
 import time
 import typing as t
@@ -30,6 +29,7 @@ import trees
 PCI = f"{simulated.RUN}/pci"
 PROC_DRIVER = f"{simulated.RUN}/proc-driver"
 MODULE = f"{simulated.RUN}/module"
+MODULES = f"{simulated.RUN}/modules"
 CLASS = f"{simulated.RUN}/class"
 DEVICES = f"{simulated.RUN}/devices"
 # The number that NVIDIA's capability files usually have; only said where this machine has no nvidia-modprobe.
@@ -100,15 +100,15 @@ def hardware() -> None:
     """PCI devices are there without a driver, and so are the folders in which one will show itself."""
     settings = simulated.settings()
     node = simulated.node()
-    no_reset = settings.get("no_reset", [])
-    if no_reset is True:
-        no_reset = [gpu["index"] for gpu in trees.gpus_of(node)]
-    trees.pci(PCI, node, no_reset)
+    trees.pci(PCI, node)
     trees.modules(MODULE)
     trees.empty(PROC_DRIVER)
     show(PCI, "/sys/bus/pci")
     show(MODULE, "/sys/module")
     show(PROC_DRIVER, "/proc/driver")
+    trees.proc_modules(MODULES, MODULE)
+    if os.path.exists("/proc/modules"):  # not where this kernel can load none
+        mount(MODULES, "/proc/modules")
     if settings.get("nvidia_modprobe") is False:
         # Whoever needs a capability file has to make it, and to know its number for that.
         with open("/proc/devices", encoding="ascii") as file:
@@ -140,6 +140,16 @@ def is_loaded(name: str) -> bool:
     return os.path.isdir(f"{MODULE}/{name}")
 
 
+def add_module(name: str, node: simulated.Node) -> None:
+    trees.add_module(MODULE, name, node["driver"])
+    trees.proc_modules(MODULES, MODULE)
+
+
+def remove_module(name: str) -> None:
+    trees.remove_module(MODULE, name)
+    trees.proc_modules(MODULES, MODULE)
+
+
 def require_node() -> simulated.Node:
     node = simulated.node()
     if node is None:
@@ -157,7 +167,7 @@ def load() -> None:
     trees.proc_driver(PROC_DRIVER, node, simulated.CAPABILITIES)
     trees.bind_driver(PCI, node)
     for name in ("nvidia", "nvidia_uvm"):
-        trees.add_module(MODULE, name, node["driver"])
+        add_module(name, node)
     make_device_files(node)
     trees.link(simulated.LINK, simulated.STATE)
     simulated.note("driver", "loaded")
@@ -170,7 +180,7 @@ def load_drm() -> None:
         return
     node = require_node()
     for name in ("nvidia_modeset", "nvidia_drm"):
-        trees.add_module(MODULE, name, node["driver"])
+        add_module(name, node)
     # No list of the driver's shows it, but it keeps every GPU from being reset.
     for gpu in node["gpus"]:
         simulated.occupy(f"add gpu={gpu['index']} pid={KERNEL} kind=client name=nvidia_drm")
@@ -197,7 +207,7 @@ def unload_drm() -> None:
     """Only nvidia_drm, as ``rmmod nvidia_drm`` does."""
     if simulated.has_open(DRM_FILES):
         raise simulated.SimulationError("Module nvidia_drm is in use")
-    trees.remove_module(MODULE, "nvidia_drm")
+    remove_module("nvidia_drm")
     simulated.occupy(f"remove pid={KERNEL}")
     trees.empty(f"{CLASS}/drm")
     for path in glob.glob("/dev/dri/*"):
@@ -217,7 +227,7 @@ def unload() -> None:
     simulated.event("reload")
     os.unlink(simulated.LINK)
     for name in reversed(list(trees.MODULES)):
-        trees.remove_module(MODULE, name)
+        remove_module(name)
     for path in glob.glob("/dev/nvidia*") + glob.glob("/dev/nvidia-caps/*"):
         if stat.S_ISCHR(os.lstat(path).st_mode):
             os.unlink(path)
@@ -278,6 +288,8 @@ def start_what_rules_want() -> None:
     """What udev, which does not run in a container, would have systemd start when the module nvidia appears."""
     units = sorted({unit for line in rules() if concerns_module(line, "nvidia") for unit in wanted_units(line)})
     if units and os.path.isdir("/run/systemd/system"):
+        import subprocess
+
         simulated.note("driver", f"udev starts {' '.join(units)}")
         subprocess.run(["systemctl", "start", "--no-block", "--", *units], check=False)
 

@@ -52,11 +52,11 @@ def remove_one(name: str, deep: bool) -> None:
     if name == "nvidia_drm":
         driver.unload_drm()
         if deep:
-            trees.remove_module(driver.MODULE, "nvidia_modeset")
+            driver.remove_module("nvidia_modeset")
     elif name == "nvidia":
         driver.unload()
     else:
-        trees.remove_module(driver.MODULE, name)
+        driver.remove_module(name)
 
 
 def lsmod() -> int:

@@ -94,18 +94,11 @@ def nvswitches(node: t.Optional[t.Mapping[str, t.Any]]) -> list[tuple[str, int]]
     return [(f"0000:{bus:02x}:00.0", device) for bus in NVSWITCH_BUSES[:number]]
 
 
-def can_be_reset(gpu: t.Mapping[str, t.Any]) -> bool:
-    """A hypervisor keeps the reset of an Ampere GPU to itself, and that of a virtual GPU in any case."""
-    if gpu["virtualization"] == "vgpu":
-        return False
-    return not (gpu["virtualization"] == "passthrough" and gpu["arch"] == "ampere")
-
-
 # ---- /sys/bus/pci --------------------------------------------------------------------------------------------------
 
 
-def pci(folder: str, node: t.Optional[t.Mapping[str, t.Any]], no_reset: t.Container[int] = ()) -> None:
-    """The devices of a computer, of which no driver has taken NVIDIA's yet. ``no_reset``: GPUs without that file."""
+def pci(folder: str, node: t.Optional[t.Mapping[str, t.Any]]) -> None:
+    """The devices of a computer, of which no driver has taken NVIDIA's yet."""
     empty(folder)
     _device(folder, HOST_BRIDGE[0], HOST_BRIDGE[1], HOST_BRIDGE[2], HOST_BRIDGE[3])
     _device(folder, BMC_DISPLAY[0], BMC_DISPLAY[1], BMC_DISPLAY[2], BMC_DISPLAY[3])
@@ -120,7 +113,7 @@ def pci(folder: str, node: t.Optional[t.Mapping[str, t.Any]], no_reset: t.Contai
             DISPLAY_CLASS if display else COMPUTE_CLASS,
             (gpu["subsystem"] & 0xFFFF or NVIDIA, gpu["subsystem"] >> 16),
         )
-        if can_be_reset(gpu) and gpu["index"] not in no_reset:
+        if gpu["resettable"]:
             write(f"{folder}/devices/{address(gpu)}/reset", "", 0o200)
     for place, device in nvswitches(node):
         _device(folder, place, NVIDIA, device, BRIDGE_CLASS, (NVIDIA, device))
@@ -284,6 +277,19 @@ def _count_users(folder: str) -> None:
         for user in loaded:
             link(f"{folder}/{name}/holders/{user}", f"../../{user}")
         write(f"{folder}/{name}/refcnt", f"{len(loaded)}\n")
+
+
+def proc_modules(path: str, folder: str) -> None:
+    """The same modules as /proc/modules has them. The file is mounted there, so it has to stay the same one."""
+    lines = []
+    for name in reversed([*OTHER_MODULES, *MODULES]):
+        if os.path.isdir(f"{folder}/{name}"):
+            holders = f"{folder}/{name}/holders"
+            users = sorted(os.listdir(holders)) if os.path.isdir(holders) else []
+            used_by = "".join(f"{user}," for user in users) or "-"
+            lines.append(f"{name} 1048576 {len(users)} {used_by} Live 0x0000000000000000\n")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("".join(lines))
 
 
 # ---- /sys/class/drm ------------------------------------------------------------------------------------------------
