@@ -140,6 +140,8 @@ def test_status_has_stable_keys_as_json_before_and_after_the_word(install):
         "persisted": "match",
         "wanted": None,
         "previous": None,
+        "wish": None,
+        "boot": None,
         "in_progress": None,
         "lease": None,
         "unreadable": [],

@@ -10,6 +10,7 @@ This file is private to the collection gpufleet.mig and may change at any time.
     gpufleet-mig verify                whether the GPUs have what they are meant to have
     gpufleet-mig restore [FILE]        give them that, or what they had before (--previous), or what a file says
     gpufleet-mig recover [--back]      finish a change that was interrupted, or take it back
+    gpufleet-mig boot                  what the boot unit runs: wait for the GPUs, and give them what they had
 
 A command works out one mapping, which is printed as JSON or in words: the two cannot disagree. The exit status is part
 of the interface; the numbers and keys are documented in docs/node-command.md.
@@ -26,7 +27,7 @@ import sys
 import time
 import typing as t
 
-from . import bounded, compare, drawing, driver, layouts, reading, state, worker
+from . import boot, bounded, compare, drawing, driver, foresight, layouts, reading, state, worker
 from .model import DriverError, Gpu, Job, MigError, Node, Orders, Wanted, WishError
 from .profiles import counted
 from .report import differences_in_words
@@ -116,13 +117,28 @@ def _parser() -> argparse.ArgumentParser:
     recover = commands.add_parser("recover", help="finish a change that was interrupted")
     recover.add_argument("--back", action="store_true", help="take it back instead")
     recover.set_defaults(work=_recover, otherwise=REFUSED)
-    for command in (status, verify, restore, recover):
+    booting = commands.add_parser("boot", help="what the boot unit runs: wait for GPUs, and give them what they had")
+    booting.add_argument(
+        "--wait",
+        type=_seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds to wait for driver, GPUs and other runs (120)",
+    )
+    booting.add_argument(
+        "--fallback-previous",
+        action="store_true",
+        help="the layout before it for GPUs that cannot have what is remembered",
+    )
+    booting.set_defaults(work=_boot, otherwise=REFUSED)
+    for command in (status, verify, restore, recover, booting):
         _add_common(command)
+    for command in (restore, recover, booting):
+        command.add_argument("--allow-reset", action="store_true", help="reset GPUs whose MIG mode stays pending")
     for command in (restore, recover):
         command.add_argument(
             "--wait", type=_seconds, default=10.0, metavar="S", help="seconds to wait for another run (10)"
         )
-        command.add_argument("--allow-reset", action="store_true", help="reset GPUs whose MIG mode stays pending")
         command.add_argument("--run-id", default="", metavar="ID", help="be the run for which the node is kept")
     return parser
 
@@ -174,8 +190,10 @@ def _status(places: state.Places, options: argparse.Namespace) -> Answer:
     nothing_known: tuple[str, t.Optional[state.Persisted]] = ("unknown", None)
     persisted, wanted = attempt(lambda: _remembered(places, node), nothing_known)
     previous = attempt(lambda: state.read_previous(places), None)
+    wish = attempt(lambda: state.read_wish(places), None)
+    booted = attempt(lambda: state.read_boot(places), None)
     lease = attempt(lambda: state.read_lease(places), None)
-    attempt(lambda: state.read_journal(places), None)
+    unfinished = attempt(lambda: state.read_journal(places), None)
     attempt(lambda: state.holder(places), None)
     progress = state.in_progress(places)
     if progress is not None and "unreadable" in progress:
@@ -189,11 +207,14 @@ def _status(places: state.Places, options: argparse.Namespace) -> Answer:
         "persisted": persisted,
         "wanted": _about(wanted),
         "previous": _about(previous),
+        "wish": wish._asdict() if wish else None,
+        "boot": booted,
         "in_progress": progress,
         "lease": lease._asdict() if lease is not None and state.lease_blocks(lease, "", time.time()) else None,
         "unreadable": unreadable,
     }
-    return Answer(CANNOT_TELL if unreadable else OK, report, _status_lines(report))
+    proven = foresight.is_proven(wanted, unfinished)
+    return Answer(CANNOT_TELL if unreadable else OK, report, _status_lines(report, proven))
 
 
 def _remembered(places: state.Places, node: t.Optional[Node]) -> tuple[str, t.Optional[state.Persisted]]:
@@ -204,17 +225,20 @@ def _remembered(places: state.Places, node: t.Optional[Node]) -> tuple[str, t.Op
     return state.persisted_verdict(wanted, node or Node(())), wanted
 
 
-def _status_lines(report: Report) -> list[str]:
+def _status_lines(report: Report, proven: bool) -> list[str]:
+    """What is ``proven`` of an unfinished change is all of it; only its record was left."""
     pictures = [gpu["layout"] for gpu in report["gpus"]]
     driver_in_words = f"driver {report['driver_version']}, {counted(len(pictures), 'GPU')}"
     lines = [f"{report['host']}: {driver_in_words if report['driver_version'] else 'no driver answers'}", *pictures]
     lines += [f"GPU {gpu['index']}: {_pending_in_words(gpu)}" for gpu in report["gpus"] if _is_pending(gpu)]
     lines.append(f"Next boot: {_next_boot_in_words(report)}")
+    if report["boot"] and report["boot"].get("exit_status"):
+        lines.append(f"The last boot failed ({report['boot'].get('finished')}): {report['boot'].get('msg')}")
     if report["previous"]:
         said = _persisted_in_words(report["previous"])
         lines.append(f"Before that: {said}; 'gpufleet-mig restore --previous' brings it back.")
     if report["in_progress"]:
-        lines.append(_progress_in_words(report["in_progress"]))
+        lines.append(_progress_in_words(report["in_progress"], proven))
     if report["lease"]:
         lease = report["lease"]
         until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(lease["expires"]))
@@ -226,13 +250,24 @@ def _status_lines(report: Report) -> list[str]:
 
 
 def _next_boot_in_words(report: Report) -> str:
+    if report["wanted"] is None and report["persisted"] != "absent":
+        return "cannot tell what is remembered."
     if report["wanted"] is None:
-        return "nothing is remembered." if report["persisted"] == "absent" else "cannot tell what is remembered."
+        wish = report["wish"]
+        return f"what the image wants, {_wish_in_words(wish)}." if wish else "nothing is remembered."
     now = {
         "match": "which the GPUs have now",
         "differ": "and the GPUs are not like that now; 'gpufleet-mig verify' says in what",
     }.get(report["persisted"], "and it cannot be told whether the GPUs are like that now")
     return f"{_persisted_in_words(report['wanted'])}, {now}."
+
+
+def _wish_in_words(wish: Report) -> str:
+    """``label all-1g.5gb (another one for NVIDIA A30)``."""
+    others = f" for {', '.join(map(str, wish['label_by_gpu']))}" if wish["label_by_gpu"] else ""
+    if not wish["label"]:
+        return f"labels{others}"
+    return f"label {wish['label']}{f' (others{others})' if others else ''}"
 
 
 def _verify(places: state.Places, options: argparse.Namespace) -> Answer:
@@ -353,22 +388,30 @@ def _recover(places: state.Places, options: argparse.Namespace) -> Answer:
     outcome = worker.recover(places, _opener(places), orders)
     if outcome is None or not outcome.recovered:
         said = "There is no unfinished change."
-        return Answer(OK, {"result": "unchanged", "changed": False, "msg": said}, [said])
+        nothing = outcome or Outcome(after=Node(()), altered=False, changed=False)
+        return Answer(OK, {**_changes(nothing), "result": "unchanged", "changed": False, "msg": said}, [said])
     fate = "taken back" if outcome.recovered == "back" else "finished"
     return _outcome(outcome, f"The unfinished change {_change_in_words(outcome.unfinished or {})} is {fate}")
 
 
 def _outcome(outcome: Outcome, done: str) -> Answer:
     """A change as an answer. ``done`` is what has been reached if nothing failed, without a full stop."""
-    before = outcome.before or outcome.after
-    pictures = _pictures(before, outcome.after)
+    pictures = _pictures(outcome.before or outcome.after, outcome.after)
     status, result, said = _judgement(outcome, done, len(pictures))
-    report: Report = {
-        "result": result,
-        "msg": said,
+    report: Report = {"result": result, "msg": said, **_changes(outcome)}
+    lines = [said, *(line for pair in pictures for line in pair)]
+    lines += [f"Missing: {sentence}." for sentence in outcome.missing]
+    if outcome.recovery:
+        lines.append(f"'gpufleet-mig restore {outcome.recovery}' restores it once the cause is gone.")
+    return Answer(status, report, [*lines, *outcome.warnings], outcome.txid)
+
+
+def _changes(outcome: Outcome) -> Report:
+    """What every report of a change has beside its verdict."""
+    return {
         "changed": outcome.changed,
         "txid": outcome.txid,
-        "before": [_gpu_report(gpu) for gpu in before.gpus],
+        "before": [_gpu_report(gpu) for gpu in (outcome.before or outcome.after).gpus],
         "after": [_gpu_report(gpu) for gpu in outcome.after.gpus],
         "missing": list(outcome.missing),
         "recovery": outcome.recovery,
@@ -377,11 +420,6 @@ def _outcome(outcome: Outcome, done: str) -> Answer:
         "not_started": list(outcome.not_started),
         "warnings": list(outcome.warnings),
     }
-    lines = [said, *(line for pair in pictures for line in pair)]
-    lines += [f"Missing: {sentence}." for sentence in outcome.missing]
-    if outcome.recovery:
-        lines.append(f"'gpufleet-mig restore {outcome.recovery}' restores it once the cause is gone.")
-    return Answer(status, report, [*lines, *outcome.warnings], outcome.txid)
 
 
 def _judgement(outcome: Outcome, done: str, changed: int) -> tuple[int, str, str]:
@@ -407,7 +445,7 @@ def _orders(options: argparse.Namespace) -> Orders:
         allow_reset=options.allow_reset,
         lock_timeout=options.wait,
         operation_timeout=options.timeout,
-        run_id=options.run_id,
+        run_id=getattr(options, "run_id", ""),
         who=_who(),
     )
 
@@ -419,6 +457,58 @@ def _who() -> str:
     except KeyError:
         name = str(os.getuid())
     return f"{state.printable(os.environ.get('SUDO_USER') or name)} at the node"
+
+
+# --- booting --------------------------------------------------------------------------------------------------------
+
+
+def _boot(places: state.Places, options: argparse.Namespace) -> Answer:
+    """Give the GPUs what they had, GPU by GPU where that is needed, and keep what came of it for 'status'."""
+    orders = _orders(options)._replace(who="the boot of this node")
+    try:
+        booted = boot.boot(places, _opener(places), orders, options.wait, fallback=options.fallback_previous)
+        answer = _booted(booted)
+    except MigError as error:
+        answer = _refusal(error, options)
+    kept: Report = {key: answer.report[key] for key in ("result", "msg", "failures") if key in answer.report}
+    try:
+        state.write_boot(places, {"finished": state.utc_now(), "exit_status": answer.status, **kept})
+    except state.StateError as error:
+        return answer._replace(lines=[*answer.lines, str(error)])
+    return answer
+
+
+def _booted(booted: boot.Booted) -> Answer:
+    pictures = _pictures(booted.before, booted.after)
+    status, result = OK, "unchanged"
+    if booted.failures:
+        all_wait = all(failure.waits for failure in booted.failures)
+        status, result = (RESET_OR_REBOOT, "pending") if all_wait else (NOT_AS_BEFORE, "incomplete")
+    elif booted.left:
+        result = "left"
+    elif booted.changed:
+        result = "changed"
+    done = list(booted.done)
+    if booted.source and not done:
+        done.append(
+            f"{booted.source} is restored: {counted(len(pictures), 'GPU')} changed."
+            if pictures
+            else f"{booted.source} is followed: nothing had to be changed."
+        )
+    failed = [failure.sentence for failure in booted.failures]
+    report: Report = {
+        "result": result,
+        "msg": " ".join((*failed, *(() if failed else (*done, *booted.left)))),
+        "changed": booted.changed,
+        "source": booted.source,
+        "before": [_gpu_report(gpu) for gpu in booted.before.gpus],
+        "after": [_gpu_report(gpu) for gpu in booted.after.gpus],
+        "done": done,
+        "left": list(booted.left),
+        "failures": [{"gpu": each.gpu, "msg": each.sentence, "waits": each.waits} for each in booted.failures],
+        "warnings": list(booted.warnings),
+    }
+    return Answer(status, report, [*failed, *done, *(now for _then, now in pictures), *booted.left, *booted.warnings])
 
 
 # --- the driver -----------------------------------------------------------------------------------------------------
@@ -482,15 +572,13 @@ def _persisted_in_words(about: Report) -> str:
     return f"{name} of {about['written']}{' by ' + about['who'] if about['who'] else ''}"
 
 
-def _progress_in_words(progress: Report) -> str:
+def _progress_in_words(progress: Report, proven: bool = False) -> str:
     change = _change_in_words(progress)
     if progress["running"]:
         return f"At work since {progress['started']}: {change}."
     when = ", before the last boot" if progress["boot"] == "earlier" else ""
-    return (
-        f"Unfinished since {progress['started']}{when}: {change}. 'gpufleet-mig recover' finishes it,"
-        " 'gpufleet-mig recover --back' takes it back."
-    )
+    back = "" if proven else ", 'gpufleet-mig recover --back' takes it back"
+    return f"Unfinished since {progress['started']}{when}: {change}. 'gpufleet-mig recover' finishes it{back}."
 
 
 def _change_in_words(change: Report) -> str:
@@ -521,7 +609,7 @@ def _refusal(error: MigError, options: argparse.Namespace) -> Answer:
     status: int = options.otherwise
     if isinstance(error, state.LockedError):
         status = LOCKED
-    elif isinstance(error, (DriverError, bounded.Unfinished)):
+    elif isinstance(error, (DriverError, bounded.Unfinished, boot.NotReady)):
         status = CANNOT_TELL
     said = f"{str(error).rstrip('.')}."
     return Answer(status, {**error.details, "msg": said}, [f"gpufleet-mig: {said}"])

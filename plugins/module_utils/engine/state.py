@@ -9,11 +9,13 @@ This file is private to the collection gpufleet.mig and may change at any time.
 =============================== ==============================================================================
 ``STATE/wanted.json``           the layout that was proven last, GPU by GPU; what a boot restores
 ``STATE/previous.json``         the one before
+``STATE/wish.json``             what an image wants of GPUs that it has not met; until there is a wanted.json
 ``STATE/journal.json``          a change that has begun and not ended
-``STATE/reboot.json``           the lease of a run that waits for a reset or reboot
+``STATE/reboot.json``           what the node waits for a reset or reboot for, and the lease of the run that does
 ``STATE/recovery-TXID.json``    the layout that a failed change could not restore
 ``RUN/lock``                    who is at work, as text; that somebody is says the kernel's lock on it
 ``RUN/result.json``             the outcome of a change whose caller has perhaps not heard of it
+``RUN/boot.json``               what the last boot, or loading the driver anew, came to
 =============================== ==============================================================================
 
 STATE is ``/var/lib/gpufleet-mig``, RUN is ``/run/gpufleet-mig``. All files are JSON with a ``schema``, readable by
@@ -45,6 +47,7 @@ if t.TYPE_CHECKING:
 Record = dict[str, t.Any]
 
 SCHEMA = 1
+A_RESET, A_REBOOT = "a reset", "a reboot"
 DEFAULT_STATE_DIR = "/var/lib/gpufleet-mig"
 DEFAULT_RUN_DIR = "/run/gpufleet-mig"
 
@@ -114,8 +117,28 @@ class Persisted(t.NamedTuple):
     gpus: tuple[Record, ...]
 
 
+class Wish(t.NamedTuple):
+    """What an image wants of whatever GPUs it will meet, as options of mig_config. Nothing in it comes from a GPU.
+
+    ``label`` is empty where ``label_by_gpu`` says it all, ``expected_gpus`` is None where any number is right.
+    """
+
+    written: str
+    label: str
+    label_by_gpu: Record
+    configs: Record
+    unlisted: str
+    allow_empty: bool
+    expected_gpus: t.Optional[int]
+
+
 class Lease(t.NamedTuple):
-    """A run keeps the node to itself until ``expires`` (seconds since 1970), because it waits for ``reason``."""
+    """What the node waits for, ``reason`` being A_RESET or A_REBOOT, and since when: in the boot ``boot_id``.
+
+    A run with a ``run_id`` keeps the node to itself until ``expires`` (seconds since 1970). ``wish`` stands for what is
+    wanted (foresight.digest): whoever wants the same after a reboot has had that reboot. ``gpus`` and ``pci`` are the
+    GPUs that wait for it, by index and by place; an index may be another one after a reboot.
+    """
 
     run_id: str
     boot_id: str
@@ -123,6 +146,8 @@ class Lease(t.NamedTuple):
     who: str
     reason: str
     gpus: tuple[int, ...] = ()
+    wish: str = ""
+    pci: tuple[str, ...] = ()
 
 
 def places(state_dir: t.Optional[str]) -> Places:
@@ -358,7 +383,50 @@ def _compute_form(
     return slices, variant, start, _UNKNOWN_KIND if profile_id is None else profile_id
 
 
-# --- the lease of a run that waits ---------------------------------------------------------------------------------
+# --- what an image wants -------------------------------------------------------------------------------------------
+
+
+def read_wish(places: Places) -> t.Optional[Wish]:
+    """What the image wants of this node's GPUs; None when it wants nothing. Raises StateError."""
+    path = os.path.join(places.state, "wish.json")
+    data = _read(path)
+    if data is None:
+        return None
+    with _understanding(path):
+        return Wish(
+            label_by_gpu=_mapping(data, "label_by_gpu"),
+            configs=_mapping(data, "configs"),
+            allow_empty=_flag(data, "allow_empty"),
+            expected_gpus=None if data.get("expected_gpus") is None else _number(data, "expected_gpus"),
+            **{key: _text(data, key) for key in ("written", "label", "unlisted")},
+        )
+
+
+def write_wish(places: Places, wish: Wish) -> None:
+    """Have the first boot want this of its GPUs. Raises StateError."""
+    _write(os.path.join(places.state, "wish.json"), wish._asdict())
+
+
+def clear_wish(places: Places) -> None:
+    """Have no boot want anything that was not proven before. Raises StateError."""
+    _remove(os.path.join(places.state, "wish.json"))
+
+
+# --- what a boot came to -------------------------------------------------------------------------------------------
+
+
+def read_boot(places: Places) -> t.Optional[Record]:
+    """What the last boot came to; None when that was before the last reboot. Raises StateError."""
+    record = _read(os.path.join(places.run, "boot.json"))
+    return record if record is not None and record.pop("boot_id", "") == boot_id() else None
+
+
+def write_boot(places: Places, record: Record) -> None:
+    """Keep what a boot came to, for whoever asks. Raises StateError."""
+    _write(os.path.join(places.run, "boot.json"), {**record, "boot_id": boot_id()})
+
+
+# --- what is waited for, and the lease of the run that does --------------------------------------------------------
 
 
 def read_lease(places: Places) -> t.Optional[Lease]:
@@ -371,8 +439,13 @@ def read_lease(places: Places) -> t.Optional[Lease]:
         expires = data.get("expires")
         if isinstance(expires, bool) or not isinstance(expires, (int, float)):
             raise ValueError("expires is not a number")
-        texts = ("run_id", "boot_id", "who", "reason")
-        return Lease(expires=float(expires), gpus=_numbers(data, "gpus"), **{key: _text(data, key) for key in texts})
+        texts = ("run_id", "boot_id", "who", "reason", "wish")
+        return Lease(
+            expires=float(expires),
+            gpus=_numbers(data, "gpus"),
+            pci=_texts(data, "pci"),
+            **{key: _text(data, key) for key in texts},
+        )
 
 
 def write_lease(places: Places, lease: Lease) -> None:
@@ -395,6 +468,26 @@ def lease_blocks(lease: t.Optional[Lease], run_id: str, now: float) -> bool:
     if lease is None or not lease.run_id or lease.run_id == run_id:
         return False
     return now < lease.expires <= now + MAX_LEASE
+
+
+def rebooted_for(places: Places) -> t.Optional[Lease]:
+    """What the node was rebooted for and no run has continued yet; None when there is no such thing. Raises StateError.
+
+    Until then ``wanted.json`` has what was there before: whoever restores that leaves these GPUs alone.
+    """
+    lease = read_lease(places)
+    return lease if lease is not None and was_rebooted_for(lease) else None
+
+
+def was_rebooted_for(lease: Lease) -> bool:
+    """Whether the node waited for a reboot, and was rebooted since."""
+    return lease.reason == A_REBOOT and bool(lease.wish) and lease.boot_id != boot_id()
+
+
+def ends_waiting(lease: Lease, node: Node, gpus: t.Collection[int]) -> bool:
+    """Whether a node that is as wanted on these GPUs (indices) waits for nothing any more."""
+    covered = {node.gpus[index].pci_bus_id for index in gpus}
+    return all(gpu.pci_bus_id in covered for gpu in node.gpus if gpu.pci_bus_id in lease.pci)
 
 
 # --- the result that nobody has taken yet --------------------------------------------------------------------------
@@ -817,6 +910,13 @@ def _number(data: Record, key: str) -> int:
     value = data.get(key)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{key} is not a number")
+    return value
+
+
+def _mapping(data: Record, key: str) -> Record:
+    value = data.get(key)
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is not a mapping")
     return value
 
 
