@@ -277,10 +277,9 @@ def create(runtime: Runtime, words: t.Sequence[str]) -> str:
 
 def devices_of(value: str) -> list[str]:
     """``all``, a number of GPUs, ``device=0,1:2``, or as a CDI device ``nvidia.com/gpu=0``."""
-    value = value.strip('"').removeprefix("nvidia.com/gpu=").removeprefix("device=")
     if re.fullmatch(r"\d+", value):
-        return [value]
-    return value.split(",")
+        return [str(index) for index in range(int(value))]
+    return value.strip('"').removeprefix("nvidia.com/gpu=").removeprefix("device=").split(",")
 
 
 def run(runtime: Runtime, words: t.Sequence[str]) -> str:
