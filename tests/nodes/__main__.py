@@ -50,6 +50,7 @@ def arguments() -> argparse.ArgumentParser:
         ("down", "remove all there is of a fleet"),
         ("inventory", "print it for Ansible"),
         ("remember", "note what runs, what lies on the disks and what the GPUs were told"),
+        ("tell", "write what the nodes know into .venv/log: failed units, journal, what the GPUs look like"),
         ("unchanged", "say what is different from what was remembered; status 1 when something is"),
     ):
         commands.add_parser(name, help=text).add_argument("fleet")
@@ -83,6 +84,11 @@ def obey(options: argparse.Namespace) -> int:
         print(json.dumps(fleet.Fleet(options.fleet).inventory(), indent=2))
     elif command == "remember":
         observe.remember(fleet.Fleet(options.fleet))
+    elif command == "tell":
+        told = observe.tell_file(options.fleet)
+        told.parent.mkdir(parents=True, exist_ok=True)
+        told.write_text("\n".join(map(observe.tell, fleet.Fleet(options.fleet).nodes())))
+        print(told)
     elif command == "unchanged":
         lines = observe.differences(fleet.Fleet(options.fleet))
         print("\n".join(lines) or "Nothing happened.")

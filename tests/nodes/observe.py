@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import json
 import typing as t
+from pathlib import Path
 
 from .fleet import Fleet, Node
+from .places import LOGS
+
+OF_NO_INTEREST = (" sshd[", ": Invoked with ")  # in a journal: that we looked
 
 Seen = dict[str, dict[str, t.Any]]
 
@@ -93,3 +97,18 @@ def compare(kind: str, before: dict[str, t.Any], after: dict[str, t.Any]) -> t.I
             yield f"{kind} {name} is new"
         elif before[name] != after[name]:
             yield f"{kind} {name} is another: {before[name]}, now {after[name]}"
+
+
+def tell_file(fleet: str) -> Path:
+    return LOGS / f"nodes-{fleet}.log"
+
+
+def tell(node: Node) -> str:
+    """What helps to find out what went wrong on a node."""
+    if not node.is_on():
+        return f"== {node.name} is off"
+    units = node.run("systemctl --failed --no-legend; systemctl list-jobs --no-legend", check=False).stdout
+    journal = node.run("journalctl --no-pager --lines=400 --output=short-monotonic", check=False).stdout.splitlines()
+    ours = [line for line in journal if not any(word in line for word in OF_NO_INTEREST)]
+    gpus = node.simulator.show() if (node.sim / "gpus").exists() else "no GPUs\n"
+    return "\n".join([f"== {node.name}", gpus, units, *ours[-80:], ""])

@@ -18,6 +18,7 @@ HOST_TOOLS = STORE / "host"
 LAYERS = STORE / "layers"
 KEY = STORE / "key"
 FLEETS = STORE / "run"
+LOGS = ROOT / ".venv" / "log"
 
 # Names that the whole machine shares (network namespaces, cgroups) begin with this: two checkouts do not meet.
 CHECKOUT = "gf" + hashlib.sha256(bytes(ROOT)).hexdigest()[:5]

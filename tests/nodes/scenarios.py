@@ -37,6 +37,7 @@ def environment() -> dict[str, str]:
         "ANSIBLE_HOME": str(HOME / ".ansible"),
         "ANSIBLE_COLLECTIONS_PATH": str(ROOT / ".venv" / "collections"),
         "ANSIBLE_NOCOWS": "1",
+        "MOLECULE_COMMAND_BORDERS": "false",  # they break lines
     }
 
 
@@ -45,6 +46,7 @@ def run(scenario: str, *words: str, log: t.Optional[Path] = None) -> int:
     command = [str(BIN / "molecule"), *(words or ("test",)), "--scenario-name", scenario]
     if log is None:
         return subprocess.run(command, cwd=ROOT, env=environment(), check=False).returncode
+    plain = {**environment(), "NO_COLOR": "1", "ANSIBLE_NOCOLOR": "1", "PY_COLORS": "0"}
     with open(log, "wb") as output:
         options: dict[str, t.Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        return subprocess.run(command, cwd=ROOT, env=environment(), check=False, **options).returncode
+        return subprocess.run(command, cwd=ROOT, env=plain, check=False, **options).returncode
