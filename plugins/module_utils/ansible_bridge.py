@@ -22,6 +22,7 @@ import py_compile
 import shutil
 import sys
 import tempfile
+import time
 import types
 import typing as t
 
@@ -92,6 +93,7 @@ def orders(params: Params) -> Orders:
         clients=named,
         reservations=tuple(params["reservations"]),
         allow_reset=bool(params.get("allow_reset")),
+        allow_reboot=bool(params.get("allow_reboot")),
         manage_drm=params["manage_drm"],
         recover=params.get("recover") or "forward",
         lock_timeout=_seconds(params, "lock_timeout", least=0),
@@ -259,7 +261,9 @@ def config(module: AnsibleModule) -> Result:
     persisted = state.persisted_verdict(state.read_wanted(places), node, wanted.wishes or None)
     remembered = persisted == "match" or not wanted.wishes
     untold = _untold(places, wanted)
-    converged = verdict == "match" and remembered and unfinished is None and untold is None
+    as_wanted = verdict == "match" and remembered and unfinished is None and untold is None
+    waited = as_wanted and _waited_for(task, node, wanted)
+    converged = as_wanted and not waited
     result: Result = {
         "changed": False,
         "altered": False,
@@ -272,7 +276,10 @@ def config(module: AnsibleModule) -> Result:
         "reboot_required": [],
         "persisted": persisted,
         "binding": keep_binding(task),
+        "drained": os.path.exists(os.path.join(places.state, "drained.json")),
     }
+    if waited and module.check_mode:
+        return {**result, "msg": summary("as wanted, and would wait for nothing any more", node, wanted)}
     if converged:
         return {**result, "msg": summary("as wanted", node, wanted) if resolve else "There is no unfinished change."}
     result["differences"] = report.differences_in_words(node, differences)
@@ -284,6 +291,14 @@ def config(module: AnsibleModule) -> Result:
     if unfinished is not None and unfinished.get("running"):
         return {**result, **node_change.would_wait(unfinished, wanted)}
     return {**result, **node_change.foresee(task, unfinished, untold)}
+
+
+def _waited_for(task: Task, node: Node, wanted: Wanted) -> bool:
+    """Whether this node waited for a reset or reboot, which is over now and has to be said so."""
+    lease = state.read_lease(task.places)
+    if lease is None or not wanted.wishes or state.lease_blocks(lease, task.orders.run_id, time.time()):
+        return False
+    return state.ends_waiting(lease, node, wanted.wishes)
 
 
 def _warn_of_what_could(module: AnsibleModule, node: Node, wanted: Wanted) -> None:
@@ -309,9 +324,9 @@ def _untold(places: state.Places, wanted: Wanted) -> t.Optional[Result]:
     result = state.read_result(places)
     if result is None:
         return None
-    from .engine import worker
+    from .engine import foresight
 
-    return result if result.get("wish") == worker.digest(wanted) else None
+    return result if result.get("wish") == foresight.digest(wanted) else None
 
 
 # --- the wish ------------------------------------------------------------------------------------------------------

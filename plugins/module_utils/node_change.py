@@ -29,6 +29,7 @@ from .engine import (  # noqa: F401  # pylint: disable=unused-import
     layouts,
     planner,
     reading,
+    refusals,
     report,
     state,
     worker,
@@ -65,10 +66,11 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
             )
         said = f"The unfinished change {_change_in_words(recovered)} would be taken back."
         return {**result, "changed": True, **_pictures(node, foreseen.origin), "msg": said}
-    plan, base = foreseen.plan, node
+    plan, node = foreseen.plan, foreseen.before
+    base = node
     waiting = [index for index, wish in wanted.wishes.items() if compare.waits(node.gpus[index], wish.enabled)]
-    reboot = [index for index in waiting if driver.mode_change_needs_reboot(node.gpus[index])]
-    if reboot or (waiting and not task.orders.allow_reset):
+    reboot = [gpu.index for gpu in refusals.need_reboot(node, plan)]
+    if set(waiting) & set(reboot) or (waiting and not task.orders.allow_reset):
         switched = any(step.kind == "set_mode" for step in plan.steps)
         reset = [index for index in waiting if index not in reboot]
         plan_told = {"changed": switched, "plan": report.plan_report(plan, node)}
@@ -83,6 +85,7 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
         *([f"would stop {', '.join(foreseen.stopping)}"] if foreseen.stopping else []),
         *([f"would reset {bridge.in_a_row(waiting)}"] if waiting else []),
         *([f"would change {counted(changing, 'GPU')}"] if changing else []),
+        *([f"after a reboot of the node for {bridge.in_a_row(reboot)}"] if reboot else []),
     ]
     if not parts and untold is not None:
         parts.append(f"as wanted, and would tell what the change {_change_in_words(untold)} did")
@@ -90,6 +93,7 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
         **result,
         "changed": True,
         "plan": report.plan_report(plan, base),
+        "reboot_required": reboot,
         "clients": {"stopped": list(foreseen.stopping), "not_started": []},
         **_pictures(node, after),
         "msg": bridge.summary(

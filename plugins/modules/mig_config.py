@@ -28,7 +28,8 @@ description:
     remembered, which counts as a change.
   - A mode change that the driver keeps pending ends the task before any other instance is touched. RV(reset_required)
     and RV(reboot_required) then name the GPUs, RV(verdict) is V(differ), and the task does not fail. Run it again
-    after the reset or reboot, or allow the reset with O(allow_reset). Where MIG is to be turned off, the driver
+    after the reset or reboot, or allow the reset with O(allow_reset). A mode that only a reboot makes current is not
+    even stored without O(allow_reboot). Where MIG is to be turned off, the driver
     demands that the instances of that GPU go first, and only then says that the mode stays pending. RV(msg) tells
     which went.
   - Needs no Python package on the node. Where it has no nvidia-ml-py, the one of the controller is installed once
@@ -149,6 +150,19 @@ options:
       before.
     type: bool
     default: false
+  allow_reboot:
+    description:
+      - Allow to store a mode that only a reboot of the node makes current, as on Ampere GPUs that are passed through to
+        a virtual machine. Without it such a change is refused before anything is written.
+      - The module reboots nothing. It stores every mode that waits for the reboot and returns RV(reboot_required).
+        Reboot the node then, and run the same task again.
+      - A GPU that turns out to switch at once needs no reboot, and RV(reboot_required) does not name it.
+      - One reboot is allowed for one wish. If the mode is not current after it, the next run fails before it writes
+        anything, instead of asking for a second.
+      - The task fails if anything computes on any GPU of the node or, with O(evict=none), if an instance of it is
+        reserved, since the reboot would end it.
+    type: bool
+    default: false
   lease:
     description:
       - How many seconds this node is kept for O(run_id) when the result is that a reset or reboot is needed. Until then
@@ -255,6 +269,22 @@ EXAMPLES = r"""
     operation_timeout: 20
     client_timeout: 30
     lock_timeout: 0
+
+- name: In a virtual machine, have the mode of an A100 stored for the reboot
+  gpufleet.mig.mig_config:
+    label: all-1g.5gb
+    allow_reboot: true
+  register: stored
+
+- name: Reboot for it
+  ansible.builtin.reboot:
+  when: stored.reboot_required | length > 0
+
+- name: Go on where the reboot was needed
+  gpufleet.mig.mig_config:
+    label: all-1g.5gb
+    allow_reboot: true
+  when: stored.reboot_required | length > 0
 
 - name: Keep the node for this rollout until it was rebooted
   gpufleet.mig.mig_config:
@@ -392,7 +422,9 @@ reset_required:
   type: list
   elements: int
 reboot_required:
-  description: Indices of GPUs whose wanted mode waits for a reboot.
+  description:
+    - Indices of GPUs whose wanted mode waits for a reboot. In check mode also those whose mode a real run would store
+      for it.
   returned: success
   type: list
   elements: int
@@ -404,7 +436,8 @@ persisted:
   type: str
   sample: match
 converged:
-  description: Whether there was nothing to do, not even to remember the layout or to finish a change of somebody else.
+  description: Whether there was nothing to do, not even to remember the layout, to finish a change of somebody else or
+    to note that a reboot has come that was waited for.
   returned: success
   type: bool
 in_progress:
@@ -505,6 +538,10 @@ binding:
   returned: success
   type: str
   sample: installed
+drained:
+  description: Whether the role C(mig) has drained this node for a change and not given it back yet.
+  returned: success
+  type: bool
 altered:
   description:
     - Whether a write to the driver was started. False on failure means that nothing was touched.
@@ -682,6 +719,7 @@ def main() -> None:
             "allow_empty": {"type": "bool", "default": False},
             "mode_only": {"type": "bool", "default": False},
             "allow_reset": {"type": "bool", "default": False},
+            "allow_reboot": {"type": "bool", "default": False},
             "lease": {"type": "float", "default": 0},
             "run_id": {"type": "str"},
         },

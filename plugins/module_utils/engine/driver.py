@@ -53,6 +53,7 @@ _GPU_INSTANCE_IDS = range(15)
 _COMPUTE_INSTANCE_IDS = range(8)
 _NOT_IN_AN_INSTANCE = 0xFFFFFFFF
 
+_NVIDIA_VENDOR = "0x10de"
 _VIRTUALIZATION = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host-vgpu", 4: "host-vsga"}
 
 # What NVML's enums say about a profile besides its slices (nvml.h); enums that came later say it in the name only.
@@ -219,9 +220,27 @@ def is_too_old(driver_version: str) -> bool:
 def mode_change_needs_reboot(gpu: Gpu) -> bool:
     """Whether only a reboot of the machine can make a pending MIG mode of this GPU current.
 
-    Ampere resets itself to change its mode, which a hypervisor does not let it do; later GPUs need no reset for it.
+    Ampere resets itself to change its mode, which a hypervisor does not let it do; later GPUs need no reset for it, and
+    forget in a reboot what was pending.
     """
-    return gpu.virtualization == "passthrough" and gpu.architecture == "ampere"
+    return gpu.architecture == "ampere" and (gpu.virtualization == "passthrough" or gpu.resettable is False)
+
+
+def is_resettable(pci_bus_id: str, root: str = "/") -> t.Optional[bool]:
+    """Whether the kernel has a reset for the GPU at this place, as it shows in ``/sys``; None where that is not known.
+
+    Without one every other way to reset it fails too.
+    """
+    domain, _colon, place = pci_bus_id.lower().partition(":")
+    if not re.fullmatch("[0-9a-f]+", domain):
+        return None
+    device = os.path.join(root, "sys/bus/pci/devices", f"{int(domain, 16):04x}:{place}")
+    try:
+        with open(os.path.join(device, "vendor"), encoding="ascii", errors="replace") as file:
+            vendor = file.read(16).strip()
+    except OSError:
+        return None
+    return os.path.exists(os.path.join(device, "reset")) if vendor == _NVIDIA_VENDOR else None
 
 
 class MemoryHealth(t.NamedTuple):
@@ -583,6 +602,7 @@ class _Reading:
                 pci_device_id=int(pci.pciDeviceId),
                 pci_subsystem_id=int(pci.pciSubSystemId),
             )
+            identity["resettable"] = is_resettable(identity["pci_bus_id"])
         self._session._identities[self._index] = (identity.get("pci_bus_id", ""), uuid)
         return identity
 

@@ -12,6 +12,9 @@ An unfinished change of an earlier run is part of the answer: it is finished tog
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shlex
 import time
 import typing as t
 
@@ -26,12 +29,11 @@ from .model import (
     Orders,
     Plan,
     Process,
-    Reservation,
     Step,
     Wanted,
 )
-from .transaction import changes_of, may_have_created_ci, may_have_created_gi
-from .words import identity
+from .transaction import changes_of, known_to_need_a_reboot, may_have_created_ci, may_have_created_gi
+from .words import identity, on
 
 
 class Foreseen(t.NamedTuple):
@@ -56,16 +58,23 @@ class Foreseen(t.NamedTuple):
 
 def foresee(places: state.Places, node: Node, job: Job, manager: t.Optional[clients.Manager] = None) -> Foreseen:
     """What ``change`` would do to this node, read with holders. Raises what it would refuse, and touches nothing."""
-    respect_lease(places, job.orders)
+    respect_lease(places, job)
     unfinished = state.read_journal(places)
     proven = is_proven(state.read_wanted(places), unfinished)
-    return foresee_under_lock(node, job, unfinished, proven, manager or clients.manager_of())
+    return foresee_under_lock(places, node, job, unfinished, proven, manager or clients.manager_of())
 
 
 def foresee_under_lock(
-    node: Node, job: Job, unfinished: t.Optional[state.Journal], proven: bool, manager: clients.Manager
+    places: state.Places,
+    node: Node,
+    job: Job,
+    unfinished: t.Optional[state.Journal],
+    proven: bool,
+    manager: clients.Manager,
 ) -> Foreseen:
     """As foresee(), with what is known already. A ``proven`` change is over: nothing is left to finish or take back."""
+    lease = state.read_lease(places)
+    node = with_what_was_found_out(node, lease)
     to_finish = None if proven else unfinished
     origin, earlier = _origin(node, to_finish), _earlier(node, to_finish)
     recovered = "" if unfinished is None else "forward" if proven else job.orders.recover
@@ -83,6 +92,7 @@ def foresee_under_lock(
         sentences = " ".join(report.differences_in_words(node, differences))
         raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {sentences}")
     plan = planner.plan_node(node, wanted)
+    _require_no_second_reboot(places, node, wanted, plan, job, lease)
     stopping = _to_be_stopped(node, plan, job, manager) if verdict != compare.MATCH or job.resets else ()
     refusals.require_possible(node, plan, job.orders, stopping)
     _require_resettable(node, plan, job, stopping, manager)
@@ -95,7 +105,8 @@ def wish_of(node: Node, job: Job, unfinished: t.Optional[state.Journal]) -> Want
     if unfinished is None:
         return own
     touched = {_key(dump) for dump in unfinished.before if dump.get("index") in unfinished.gpus}
-    present = {_key_of(gpu) for gpu in node.gpus}
+    # A boot brings back what it can: one GPU that does not answer must not keep it from the others.
+    present = {_key_of(gpu) for gpu in node.gpus if not (job.restores and (gpu.problems or gpu.index in own.wishes))}
     target = [dump for dump in unfinished.target if _key(dump) in touched & present]
     rest = layouts.resolve(node, target) if target else own
     return own._replace(wishes={**rest.wishes, **own.wishes})
@@ -130,7 +141,7 @@ def _require_resettable(node: Node, plan: Plan, job: Job, stopping: t.Sequence[s
     if not gpus:
         return
     if job.orders.evict == "none":
-        promised = [(node.gpus[index], _reservations(node.gpus[index])) for index in gpus]
+        promised = [(node.gpus[index], refusals.reservations_of(node.gpus[index])) for index in gpus]
         refusals.require_not_promised(promised)
     obstacles = reset.obstacles(
         _without(node, stopping), gpus, by_driver=False, manager=manager, manage_drm=job.orders.manage_drm
@@ -139,32 +150,29 @@ def _require_resettable(node: Node, plan: Plan, job: Job, stopping: t.Sequence[s
         raise MigError(f"{' '.join(obstacles)} Nothing was changed.", **identity(node.gpus[gpus[0]]))
 
 
-def _reservations(gpu: Gpu) -> tuple[Reservation, ...]:
-    return (*gpu.reservations, *(each for gi in gpu.instances for ci in gi.compute for each in ci.reservations))
-
-
 def _without(node: Node, units: t.Collection[str]) -> Node:
-    """The node as it is when these units are stopped."""
+    """The node as it is when these clients are stopped."""
+
+    def stays(process: Process) -> bool:
+        return not clients.belongs(process.owner, units)
 
     def others(gpu: Gpu) -> Gpu:
         instances = tuple(
-            gi._replace(
-                compute=tuple(
-                    ci._replace(processes=tuple(p for p in ci.processes if p.owner.unit not in units))
-                    for ci in gi.compute
-                )
-            )
+            gi._replace(compute=tuple(ci._replace(processes=tuple(filter(stays, ci.processes))) for ci in gi.compute))
             for gi in gpu.instances
         )
-        return gpu._replace(instances=instances, processes=tuple(p for p in gpu.processes if p.owner.unit not in units))
+        return gpu._replace(instances=instances, processes=tuple(filter(stays, gpu.processes)))
 
     return node._replace(gpus=tuple(others(gpu) for gpu in node.gpus)) if units else node
 
 
-def respect_lease(places: state.Places, orders: Orders) -> None:
-    """Raise LockedError while another run keeps this node for a reset or reboot that it waits for."""
+def respect_lease(places: state.Places, job: Job) -> None:
+    """Raise LockedError while another run keeps this node for a reset or reboot that it waits for.
+
+    Not so for what only brings back what is remembered, which is what a boot does meanwhile.
+    """
     lease = state.read_lease(places)
-    if lease is not None and state.lease_blocks(lease, orders.run_id, time.time()):
+    if lease is not None and not job.restores and state.lease_blocks(lease, job.orders.run_id, time.time()):
         until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(lease.expires))
         raise state.LockedError(
             f"{state.printable(lease.who) or 'Another run'} keeps this node until {until} for the run"
@@ -172,6 +180,62 @@ def respect_lease(places: state.Places, orders: Orders) -> None:
             " or continue it with the same run_id.",
             lock=lease._asdict(),
         )
+
+
+# --- one reboot for one wish ---------------------------------------------------------------------------------------
+
+
+def digest(wanted: Wanted) -> str:
+    """A wish as a short text: equal for equal wishes of this node, whatever the node has at the moment."""
+    said = [
+        (
+            index,
+            wish.enabled,
+            wish.mode_only,
+            sorted(repr((each.profile.id, each.placement, each.compute)) for each in wish.instances),
+        )
+        for index, wish in sorted(wanted.wishes.items())
+    ]
+    return hashlib.sha256(repr((wanted.label, said)).encode()).hexdigest()
+
+
+def with_what_was_found_out(node: Node, lease: t.Optional[state.Lease]) -> Node:
+    """The node with what an earlier run met: GPUs that waited for a reboot cannot be reset, whatever they say."""
+    return known_to_need_a_reboot(node, lease.pci) if lease is not None and lease.reason == state.A_REBOOT else node
+
+
+def is_wish_of(lease: state.Lease, wanted: Wanted, job: Job) -> bool:
+    """Whether this job wants what is waited for. Who only ends an unfinished change has no other wish than that."""
+    return job.resolve is None or lease.wish == digest(wanted)
+
+
+def _require_no_second_reboot(
+    places: state.Places, node: Node, wanted: Wanted, plan: Plan, job: Job, lease: t.Optional[state.Lease]
+) -> None:
+    """Refuse before anything is written what would have the node rebooted again for what it was rebooted for."""
+    if lease is None or not (job.orders.allow_reboot and state.was_rebooted_for(lease)):
+        return
+    waiting = refusals.need_reboot(node, plan)
+    if waiting and is_wish_of(lease, wanted, job):
+        raise second_reboot(places, waiting)
+
+
+def second_reboot(places: state.Places, waiting: t.Sequence[Gpu]) -> MigError:
+    """The refusal of a reboot that would be the second for one wish."""
+    path = os.path.join(places.state, "reboot.json")
+    modes = "; ".join(
+        f"{driver.describe(gpu)} has MIG {on(gpu.mode_current)}"
+        + (f" with {on(gpu.mode_pending)} pending" if gpu.mode_pending != gpu.mode_current else "")
+        for gpu in waiting
+    )
+    return MigError(
+        f"This node was rebooted for this wish already, and it would need another reboot: {modes}. Look into"
+        f" 'dmesg', and at the hypervisor where there is one, for why the reboot did not help; 'rm {shlex.quote(path)}'"
+        " allows one more.",
+        **identity(waiting[0]),
+        current=on(waiting[0].mode_current),
+        wanted=on(not waiting[0].mode_current),
+    )
 
 
 # --- an unfinished change ------------------------------------------------------------------------------------------

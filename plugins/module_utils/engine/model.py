@@ -154,6 +154,7 @@ class Gpu(t.NamedTuple):
 
     ``pci_bus_id`` has an 8-digit domain in upper case (``00000000:07:00.0``). ``pci_device_id`` and
     ``pci_subsystem_id`` are ``(device << 16) | vendor``, as in nvmlPciInfo_t and in mig-parted's device-filter.
+    ``resettable`` says whether anything on this machine can reset the GPU, ``None`` where that is not known.
     ``mig_capable``, ``mode_current`` and ``mode_pending`` are ``None`` where the driver did not answer.
     ``profiles`` is ``None`` when the driver cannot list them now (MIG off on R535 and older), ``()`` without MIG.
     ``problems`` names what could not be read; an empty tuple means that everything above is known.
@@ -171,6 +172,7 @@ class Gpu(t.NamedTuple):
     minor: t.Optional[int] = None
     persistence: t.Optional[bool] = None
     virtualization: str = ""
+    resettable: t.Optional[bool] = None
     mig_capable: t.Optional[bool] = None
     mode_current: t.Optional[bool] = None
     mode_pending: t.Optional[bool] = None
@@ -327,6 +329,7 @@ class Orders(t.NamedTuple):
     ``clients``             in the order in which they are stopped
     ``reservations``        as the caller knows them: dicts with ``device`` and ``holder``
     ``allow_reset``         whether GPUs whose mode stays pending may be reset
+    ``allow_reboot``        whether a mode may be stored that only a reboot makes current; nothing here reboots
     ``manage_drm``          whether the module nvidia_drm may be unloaded for a reset, and loaded again
     ``recover``             what becomes of an unfinished change: forward (finished) or back (taken back)
     ``operation_timeout``   of one call to the driver, or of reading one GPU
@@ -338,6 +341,7 @@ class Orders(t.NamedTuple):
     clients: tuple[Client, ...] = ()
     reservations: tuple[dict[str, t.Any], ...] = ()
     allow_reset: bool = False
+    allow_reboot: bool = False
     manage_drm: bool = False
     recover: str = "forward"
     lock_timeout: float = 300.0
@@ -352,13 +356,15 @@ class Job(t.NamedTuple):
     """One change of one node: what is wanted once the node is read, and what it may do.
 
     ``resolve`` is None when there is nothing to do but to heal an unfinished change. ``resets`` are GPUs to reset
-    whatever their mode is. ``what`` names the job in records: ``mig_config label all-1g.5gb``.
+    whatever their mode is. ``what`` names the job in records: ``mig_config label all-1g.5gb``. A job that ``restores``
+    brings back what is remembered, as a boot does: what is remembered, and what the node waits for, stays as it is.
     """
 
     resolve: t.Optional[t.Callable[[Node], Wanted]]
     orders: Orders = Orders()
     resets: tuple[int, ...] = ()
     what: str = ""
+    restores: bool = False
 
 
 # --- what can go wrong --------------------------------------------------------------------------------------------

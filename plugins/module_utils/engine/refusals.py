@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
-from . import driver, holders, report, reset
+from . import clients, driver, holders, report, reset
 from .model import Gpu, GpuPlan, MigError, Node, Orders, Plan, Process, Reservation, Step
 from .reading import NO_ORDERS
 from .words import compute_in_words, identity, on
@@ -31,12 +31,52 @@ def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopp
     require_idle(busy, stopping, before.unseen)
     if orders.evict == "none":
         require_not_promised([(gpu, gpu_plan.lost_reserved) for gpu, gpu_plan in changing if _takes_away(gpu_plan)])
-    switches = [(gpu, step) for gpu, gpu_plan in changing if (step := mode_step(gpu_plan)) is not None]
-    _require_no_reboot(switches)
-    resetting = [gpu.index for gpu, step in switches if gpu.mode_current != step.enabled and needs_reset(gpu)]
+    switched = [
+        (gpu, gpu_plan.enabled)
+        for gpu, gpu_plan in changing
+        if mode_step(gpu_plan) is not None and gpu.mode_current != gpu_plan.enabled
+    ]
+    if orders.allow_reboot:
+        _require_nothing_lost_in_a_reboot(before, need_reboot(before, plan), orders, stopping)
+    else:
+        _require_no_reboot([(gpu, enabled) for gpu, enabled in switched if driver.mode_change_needs_reboot(gpu)])
+    resetting = [
+        gpu.index for gpu, _enabled in switched if needs_reset(gpu) and not driver.mode_change_needs_reboot(gpu)
+    ]
     obstacles = reset.obstacles(before, resetting, by_driver=True, manage_drm=orders.manage_drm)
     if obstacles:
         raise MigError(f"{' '.join(obstacles)} Nothing was changed.", **identity(before.gpus[resetting[0]]))
+
+
+def need_reboot(node: Node, plan: Plan) -> tuple[Gpu, ...]:
+    """GPUs whose planned mode is not current and takes a reboot to become so, whether it is stored already or not."""
+    planned = [(node.gpus[each.gpu], each.enabled) for each in plan.gpus]
+    return tuple(
+        gpu for gpu, enabled in planned if gpu.mode_current != enabled and driver.mode_change_needs_reboot(gpu)
+    )
+
+
+def _require_nothing_lost_in_a_reboot(
+    node: Node, waiting: t.Sequence[Gpu], orders: Orders, stopping: t.Collection[str]
+) -> None:
+    """A reboot ends whatever computes on any GPU of the node, and takes all instances, also those that are promised."""
+    if not waiting:
+        return
+    why = f" The mode of GPU {_indices(waiting)} needs a reboot of the node, which would end it."
+    require_idle([(gpu, _ended_by_a_reboot(gpu)) for gpu in node.gpus], stopping, node.unseen, why)
+    if orders.evict == "none":
+        require_not_promised([(gpu, reservations_of(gpu)) for gpu in node.gpus])
+
+
+def _ended_by_a_reboot(gpu: Gpu) -> tuple[Process, ...]:
+    """Work, as opposed to monitoring or a display, which come back by themselves."""
+    whole = (process for process in gpu.processes if process.kind in ("compute", "mps"))
+    return (*whole, *(process for gi in gpu.instances for ci in gi.compute for process in ci.processes))
+
+
+def reservations_of(gpu: Gpu) -> tuple[Reservation, ...]:
+    """The promises about a GPU and about its instances."""
+    return (*gpu.reservations, *(each for gi in gpu.instances for ci in gi.compute for each in ci.reservations))
 
 
 def _in_the_way_of_the_first(gpu: Gpu, gpu_plan: GpuPlan) -> tuple[Process, ...]:
@@ -68,16 +108,19 @@ def require_idle(
     in_the_way: t.Sequence[tuple[Gpu, tuple[Process, ...]]],
     stopping: t.Collection[str] = (),
     unseen: t.Sequence[str] = (),
+    why: str = "",
 ) -> None:
     """Refuse to take an instance, or a whole GPU when its mode is to change, away from a process.
 
     ``in_the_way`` has the processes on each GPU. All are named at once, so that nobody stops one job after the other,
-    and ``unseen`` says why there may be others.
+    and ``unseen`` says why there may be others. ``why`` is a sentence for where it is not the plan that takes it away.
     """
     busy = []
     for gpu, processes in in_the_way:
         once = {each.pid: each for each in processes}
-        blocking = [each for each in once.values() if not each.cooperative and each.owner.unit not in stopping]
+        blocking = [
+            each for each in once.values() if not each.cooperative and not clients.belongs(each.owner, stopping)
+        ]
         if blocking:
             busy.append((gpu, blocking))
     if not busy:
@@ -89,7 +132,7 @@ def require_idle(
     ]
     others = f" There may be others, since {' and '.join(unseen)}." if unseen else ""
     raise MigError(
-        f"{'. '.join(said)}.{others} Stop what is running there, and run again.",
+        f"{'. '.join(said)}.{why}{others} Stop what is running there, and run again.",
         **identity(busy[0][0]),
         holders=[
             {"gpu": gpu.index, **report.process_report(process)} for gpu, processes in busy for process in processes
@@ -142,13 +185,8 @@ def _by(reservation: Reservation) -> str:
     return f"{reservation.holder} ({reservation.source})" if reservation.source else reservation.holder
 
 
-def _require_no_reboot(switches: t.Sequence[tuple[Gpu, Step]]) -> None:
+def _require_no_reboot(waiting: t.Sequence[tuple[Gpu, bool]]) -> None:
     """Refuse mode changes that only a reboot makes current, with the commands that make them by hand, in order."""
-    waiting = [
-        (gpu, bool(step.enabled))
-        for gpu, step in switches
-        if driver.mode_change_needs_reboot(gpu) and gpu.mode_current != step.enabled
-    ]
     if not waiting:
         return
     first, first_enabled = waiting[0]
@@ -172,10 +210,16 @@ def _require_no_reboot(switches: t.Sequence[tuple[Gpu, Step]]) -> None:
         else ""
     )
     verb = "is an Ampere GPU" if len(waiting) == 1 else "are Ampere GPUs"
+    why = f"that nothing on this machine can reset: turning MIG {modes} takes effect at a reboot only"
+    if all(gpu.virtualization == "passthrough" for gpu, _enabled in waiting):
+        why = (
+            f"passed through to a virtual machine: turning MIG {modes} takes effect at a reboot only and cannot be"
+            " taken back before it"
+        )
     raise MigError(
-        f"{' and '.join(driver.describe(gpu) for gpu, _enabled in waiting)} {verb} passed through to a virtual machine:"
-        f" turning MIG {modes} takes effect at a reboot only and cannot be taken back before it. Nothing was changed;"
-        f" run {', then '.join(commands)}, reboot, and run again.{only_empty}",
+        f"{' and '.join(driver.describe(gpu) for gpu, _enabled in waiting)} {verb} {why}."
+        " Nothing was changed; set allow_reboot to have it stored for a reboot of the node, or run"
+        f" {', then '.join(commands)}, reboot, and run again.{only_empty}",
         **identity(first),
         current=on(first.mode_current),
         wanted=on(first_enabled),

@@ -19,9 +19,10 @@ A failure in 2 to 4 leads to the rollback, which compares what is there with wha
 It destroys nothing but what this run created, and it is not driven by a list of steps to undo: a call that failed may
 have done its work all the same. The same way back serves a change that was interrupted, by whoever heals it.
 
-On Ampere GPUs that are passed through to a virtual machine a mode change takes effect at the next reboot of the
-machine, and the driver cannot take it back. It is refused before it is stored, since nothing here may reboot a
-machine; where it is stored already, the result says ``reboot_required`` and no write is made.
+On Ampere GPUs that are passed through to a virtual machine, or cannot be reset for another reason, a mode change takes
+effect at the next reboot of the machine, and in a virtual machine the driver cannot take it back. It is refused before
+it is stored, unless whoever asks for it may reboot the node (``allow_reboot``). Then all such modes are stored in one
+run, and the result says ``reboot_required``; where they are stored already no write is made.
 
 Locks, records on disk, clients and the process that all this runs in are worker.py's.
 """
@@ -49,7 +50,7 @@ from .model import (
     Step,
     Wanted,
 )
-from .refusals import mode_step, require_idle, require_possible
+from .refusals import mode_step, needs_reset, require_idle, require_possible
 from .words import compute_key, identity, layout_in_words, on, parts_of, step_in_words
 
 OpenSession = t.Callable[[], t.ContextManager[driver.Session]]
@@ -153,16 +154,13 @@ def apply(
         steps = (*course.earlier, *run.started)
         back = roll_back(open_session, course.origin or before, steps, error, rebooted=course.rebooted)
         return back._replace(steps_done=tuple(run.done))
-    reboot = tuple(
-        index for index in waiting if waiting[index] == "reboot" or driver.mode_change_needs_reboot(before.gpus[index])
-    )
     return Outcome(
         after=after,
         altered=bool(run.started),
         changed=bool(run.done),
         steps_done=tuple(run.done),
-        reset_required=tuple(index for index in waiting if index not in reboot),
-        reboot_required=reboot,
+        reset_required=tuple(index for index, what in waiting.items() if what == "reset"),
+        reboot_required=tuple(index for index, what in waiting.items() if what == "reboot"),
         uuid_map=report.uuid_map(before, after),
         wanted=wanted,
         plan=plan,
@@ -296,50 +294,73 @@ def _carry_out(
     after a reset.
     """
     resets = course.resets
+    unresettable: tuple[str, ...] = ()
     for _round in range(_ROUNDS):
         # Modes that are stored already: NVML is never asked twice, and the planner gives these GPUs no steps.
-        waiting = {each.gpu: "reset" for each in plan.gpus if waits(seen.gpus[each.gpu], each.enabled)}
+        waiting = {
+            each.gpu: _what_helps(seen.gpus[each.gpu]) for each in plan.gpus if waits(seen.gpus[each.gpu], each.enabled)
+        }
         provisional = any(gpu_plan.provisional for gpu_plan in plan.gpus)
         with open_session() as session:
             _require_unchanged(session, seen, plan, course)
-            _switch_modes(session, run, plan, waiting)
-            due = _due_for_reset(seen, waiting, resets, course)
+            _switch_modes(session, run, seen, plan, waiting, course)
+            due = _due_for_reset(waiting, resets, course)
             if not waiting and not due and not provisional:
                 _change_instances(session, run, plan)
         if not due and (waiting or not provisional):
             return wanted, plan, waiting
         if due:
-            _reset(open_session, run, tuple(seen.gpus[index] for index in due), course)
+            unresettable += _reset(open_session, run, tuple(seen.gpus[index] for index in due), course)
         resets = ()
-        seen = _known(course.read)()
+        seen = known_to_need_a_reboot(_known(course.read)(), unresettable)
         wanted, plan = _known(course.replan)(seen)
         require_possible(seen, plan, course.orders, course.stopping)
         run.learn(seen)
     raise MigError("The MIG modes of this node do not settle: look into 'dmesg', reboot the node, and run again.")
 
 
-def _due_for_reset(
-    seen: Node, waiting: t.Mapping[int, str], resets: t.Sequence[int], course: Course
-) -> tuple[int, ...]:
+def known_to_need_a_reboot(node: Node, pci: t.Collection[str]) -> Node:
+    """The node with what was found out about the GPUs at these places: that nothing here can reset them."""
+    return node._replace(
+        gpus=tuple(gpu._replace(resettable=False) if gpu.pci_bus_id in pci else gpu for gpu in node.gpus)
+    )
+
+
+def _what_helps(gpu: Gpu) -> str:
+    """What makes a pending mode of this GPU current: ``reset`` or ``reboot``."""
+    return "reboot" if driver.mode_change_needs_reboot(gpu) else "reset"
+
+
+def _due_for_reset(waiting: t.Mapping[int, str], resets: t.Sequence[int], course: Course) -> tuple[int, ...]:
     if course.reset is None:
         return ()
-    pending = [
-        index
-        for index, what in waiting.items()
-        if what == "reset" and not driver.mode_change_needs_reboot(seen.gpus[index])
-    ]
+    pending = [index for index, what in waiting.items() if what == "reset"]
     return tuple(sorted({*pending, *resets}))
 
 
-def _reset(open_session: OpenSession, run: _Run, gpus: tuple[Gpu, ...], course: Course) -> None:
-    """Reset these GPUs and read back that their pending mode is current; what the reset itself says is no evidence."""
+def _reset(open_session: OpenSession, run: _Run, gpus: tuple[Gpu, ...], course: Course) -> tuple[str, ...]:
+    """Reset these GPUs and read back that their pending mode is current; what the reset itself says is no evidence.
+
+    Returns the places of those that nothing here can reset, where they may wait for a reboot.
+    """
     steps = [Step("reset", gpu.index) for gpu in gpus]
     run.started.extend(steps)
-    _known(course.reset)(gpus)
+    refusal: t.Optional[DriverError] = None
+    try:
+        _known(course.reset)(gpus)
+    except DriverError as error:
+        if error.error != "NOT_SUPPORTED" or not course.orders.allow_reboot:
+            raise
+        refusal = error
+    impossible: list[str] = []
     with open_session() as session:
         for gpu in gpus:
             current, pending = session.read_mode(gpu.index)
-            if current != pending:
+            if current != pending and refusal is not None:
+                if not needs_reset(gpu):
+                    raise refusal  # a reboot would make it forget the mode
+                impossible.append(gpu.pci_bus_id)
+            elif current != pending:
                 raise MigError(
                     f"{driver.describe(gpu)} was reset, and MIG is still {on(current)} with {on(pending)} pending:"
                     " look into 'dmesg' and reboot the node.",
@@ -347,28 +368,35 @@ def _reset(open_session: OpenSession, run: _Run, gpus: tuple[Gpu, ...], course: 
                     current=on(current),
                     wanted=on(pending),
                 )
-    for step in steps:
-        run.finish(step)
+    for gpu, step in zip(gpus, steps):
+        if gpu.pci_bus_id not in impossible:
+            run.finish(step)
+    return tuple(impossible)
 
 
-def _switch_modes(session: driver.Session, run: _Run, plan: Plan, waiting: dict[int, str]) -> None:
+def _switch_modes(
+    session: driver.Session, run: _Run, seen: Node, plan: Plan, waiting: dict[int, str], course: Course
+) -> None:
     """Switch all modes that are to change; GPUs whose mode stays pending go into ``waiting``.
 
     GPUs without instances in the way come first, so that a mode that stays pending is known before any is touched.
+    Where that is for a reboot, the others that wait for one must not miss it: it takes their instances anyway.
     """
     switching = [gpu_plan for gpu_plan in plan.gpus if mode_step(gpu_plan)]
     for gpu_plan in switching:
         if not _empties_first(gpu_plan):
-            _switch_mode(session, run, gpu_plan, waiting)
-    if not waiting:
-        for gpu_plan in filter(_empties_first, switching):
+            _switch_mode(session, run, seen.gpus[gpu_plan.gpu], gpu_plan, waiting)
+    for_a_reboot = course.orders.allow_reboot and set(waiting.values()) == {"reboot"}
+    before = bool(waiting)
+    for gpu_plan in filter(_empties_first, switching):
+        if not before or (for_a_reboot and needs_reset(seen.gpus[gpu_plan.gpu])):
             for step in gpu_plan.steps:
                 if step.kind != "set_mode":
                     run.perform(session, step)
-            _switch_mode(session, run, gpu_plan, waiting)
+            _switch_mode(session, run, seen.gpus[gpu_plan.gpu], gpu_plan, waiting)
 
 
-def _switch_mode(session: driver.Session, run: _Run, gpu_plan: GpuPlan, waiting: dict[int, str]) -> None:
+def _switch_mode(session: driver.Session, run: _Run, gpu: Gpu, gpu_plan: GpuPlan, waiting: dict[int, str]) -> None:
     """Ask for one mode and read it back; the call's own success says nothing about it."""
     step = _known(mode_step(gpu_plan))
     activation = run.perform(session, step)
@@ -377,7 +405,7 @@ def _switch_mode(session: driver.Session, run: _Run, gpu_plan: GpuPlan, waiting:
         return
     if pending == step.enabled:
         # NOT_SUPPORTED is what passed-through GPUs say: stored, but this machine cannot reset the GPU.
-        waiting[step.gpu] = "reboot" if activation == "NOT_SUPPORTED" else "reset"
+        waiting[step.gpu] = "reboot" if activation == "NOT_SUPPORTED" and needs_reset(gpu) else _what_helps(gpu)
         return
     action = "look into 'dmesg', reset the GPU or reboot the node"
     if driver.mode_change_needs_reboot(session.read_gpu(step.gpu)):

@@ -14,7 +14,8 @@ Under the lock of the node the worker
 
 1. reads the node and, if an earlier change was not finished, what that one was about;
 2. resolves the wish, plans, and refuses what must not be started: nothing was touched until here;
-3. writes the journal, which is enough for whoever comes next to finish the change or to take it back;
+3. writes the journal, which is enough for whoever comes next to finish the change or to take it back, and, where a mode
+   may be stored for a reboot, the record that keeps anybody from rebooting twice for it;
 4. stops clients, carries out the plan (transaction.py), starts the clients again;
 5. writes down the layout that was proven, keeps the result for its caller, and removes the journal.
 
@@ -24,14 +25,25 @@ with the change.
 
 from __future__ import annotations
 
-import hashlib
 import syslog
 import time
 import typing as t
 
 from . import bounded, clients, compare, driver, holders, layouts, planner, refusals, reset, state, transaction
 from .bounded import Watch
-from .foresight import Foreseen, due_for_reset, foresee_under_lock, is_proven, lost_gpus, respect_lease, wish_of
+from .foresight import (
+    Foreseen,
+    digest,
+    due_for_reset,
+    foresee_under_lock,
+    is_proven,
+    is_wish_of,
+    lost_gpus,
+    respect_lease,
+    second_reboot,
+    wish_of,
+    with_what_was_found_out,
+)
 from .model import Gpu, Job, MigError, Node, Orders, Plan, Step, Wanted
 from .reading import Opener, read
 from .transaction import Course, Outcome
@@ -203,6 +215,8 @@ class _Worker:
         self._unfinished: t.Optional[state.Journal] = None
         self._to_finish: t.Optional[state.Journal] = None
         self._journal: t.Optional[state.Journal] = None
+        self._awaited: t.Optional[state.Lease] = None
+        self._recorded = False
         self._warnings: list[str] = []
         self._not_started: tuple[str, ...] = ()
 
@@ -213,14 +227,15 @@ class _Worker:
             self._places, self._txid, orders.who, self._job.what, orders.lock_timeout, self._watch
         )
         with lock:
-            respect_lease(self._places, orders)
+            respect_lease(self._places, self._job)
+            self._awaited = state.read_lease(self._places)
             unfinished = self._unfinished = state.read_journal(self._places)
             persisted = state.read_wanted(self._places)  # a damaged one is refused now, not when the change is made
             node = read(self._opener, self._watch, orders, with_holders=True, tolerant=unfinished is not None)
             try:
                 proven = is_proven(persisted, unfinished)
                 self._to_finish = None if proven else unfinished
-                foreseen = foresee_under_lock(node, self._job, unfinished, proven, self._manager)
+                foreseen = foresee_under_lock(self._places, node, self._job, unfinished, proven, self._manager)
             except Exception as error:
                 # The layout stays as it was found, but what an interrupted change stopped must not stay stopped.
                 self._restart_what_was_stopped_before()
@@ -244,7 +259,7 @@ class _Worker:
         outcome = outcome._replace(resumed=self._undelivered(wanted), error=self._clients_failure())
         if unfinished is not None:
             self._put_away(lambda: state.clear_journal(self._places))
-        self._end_lease()
+        self._end_waiting(outcome.after, wanted)
         return self._finished(outcome, foreseen, unfinished)
 
     def _clients_failure(self) -> t.Optional[MigError]:
@@ -287,7 +302,7 @@ class _Worker:
         elif self._not_started:
             outcome = outcome._replace(error=self._clients_failure())
         self._put_away(lambda: state.clear_journal(self._places))
-        self._end_lease()
+        self._give_back()
         return self._finished(outcome, foreseen, unfinished)
 
     # --- the change ------------------------------------------------------------------------------------------------
@@ -297,6 +312,7 @@ class _Worker:
         due = due_for_reset(foreseen.before, plan, self._orders)
         if not plan.steps and not self._job.resets and not due:
             # A mode that is pending, and nothing here may make it current.
+            self._record_reboot(foreseen.before, wanted, plan)
             outcome = transaction.apply(self._open, foreseen.before, plan, wanted, self._course(foreseen))
             return self._waiting(outcome, foreseen, unfinished)
         stopping, restart = foreseen.stopping, self._to_restart(foreseen)
@@ -305,6 +321,7 @@ class _Worker:
         self._watch.did(_Begun(self._txid, foreseen.before, plan, restart, self._journal.gpus))
         try:
             state.write_journal(self._places, self._journal)
+            self._record_reboot(foreseen.before, wanted, plan)
         except state.StateError:
             # It may be there all the same: on a full disk the name is the last to fail.
             self._as_it_was_found()
@@ -331,13 +348,17 @@ class _Worker:
                 else:
                     why = f"The layout was changed, but it could not be remembered for the next boot: {error}"
                     outcome = self._taken_back(outcome, foreseen, restart, MigError(why, **error.details))
+        if outcome.error is None and outcome.reboot_required:
+            failure = self._why_not_rebooted_for(outcome)
+            outcome = self._taken_back(outcome, foreseen, restart, failure) if failure else outcome
         outcome = outcome._replace(stopped=stopping)
         if outcome.error is None and waits:
             return self._waiting(outcome, foreseen, unfinished)
         if outcome.error is None:
             self._put_away(lambda: self._keep_result(outcome, foreseen))
-            self._end_lease()
+            self._end_waiting(outcome.after, t.cast(Wanted, outcome.wanted))
         else:
+            self._await_as_found()
             outcome = self._with_recovery_file(outcome, tuple(map(layouts.dump, foreseen.origin.gpus)))
             if outcome.missing and not outcome.recovery:
                 return self._finished(outcome, foreseen, unfinished)
@@ -381,7 +402,8 @@ class _Worker:
 
     def _read_all(self) -> Node:
         """The node with its holders and promises; those whose instances are gone by now are passed over."""
-        return read(self._opener, self._watch, self._orders, with_holders=True, tolerant=True)
+        node = read(self._opener, self._watch, self._orders, with_holders=True, tolerant=True)
+        return with_what_was_found_out(node, self._awaited)
 
     def _replanned(self, node: Node) -> tuple[Wanted, Plan]:
         """The wish and the plan for the node as it is by now; what is new in the plan goes into the journal first."""
@@ -410,19 +432,14 @@ class _Worker:
 
     def _waiting(self, outcome: Outcome, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
         """A mode is stored and not current: the rest is done by a later run, for which the node can be kept."""
+        if not (outcome.reboot_required and self._recorded):
+            if self._keeps_the_node():
+                lease = self._lease_of(outcome)
+                self._put_away(lambda: state.write_lease(self._places, lease))
+            else:
+                self._await_as_found()
         if unfinished is None or not outcome.altered:
-            self._as_it_was_found()
-        waiting = (*outcome.reset_required, *outcome.reboot_required)
-        if self._orders.lease > 0 and self._orders.run_id:
-            lease = state.Lease(
-                run_id=self._orders.run_id,
-                boot_id=state.boot_id(),
-                expires=time.time() + min(self._orders.lease, state.MAX_LEASE),
-                who=self._orders.who,
-                reason="a reboot" if outcome.reboot_required else "a reset",
-                gpus=waiting,
-            )
-            self._put_away(lambda: state.write_lease(self._places, lease))
+            self._journal_as_found()
         outcome = self._finished(outcome, foreseen, unfinished)
         # An earlier change stays unfinished, and its journal, until somebody gets past the mode.
         return outcome._replace(recovered="", unfinished=None)
@@ -452,6 +469,91 @@ class _Worker:
         earlier = self._unfinished.clients if self._unfinished else ()
         return (*(unit for unit in earlier if unit not in foreseen.stopping), *foreseen.stopping)
 
+    # --- what is waited for ----------------------------------------------------------------------------------------
+
+    def _record_reboot(self, node: Node, wanted: Wanted, plan: Plan) -> None:
+        """Write down that the node may be rebooted for this wish, before anything that makes it necessary.
+
+        Raises StateError: a reboot that nobody remembers could be repeated for ever.
+        """
+        waiting = refusals.need_reboot(node, plan)
+        if self._orders.allow_reboot and (waiting or _stores_modes(node, plan)):
+            self._recorded = True
+            state.write_lease(self._places, self._lease(state.A_REBOOT, wanted, waiting))
+
+    def _why_not_rebooted_for(self, outcome: Outcome) -> t.Optional[MigError]:
+        """What forbids a reboot of which only the driver's answer said that it is needed."""
+        if not self._orders.allow_reboot:
+            return None
+        awaited = self._awaited
+        if awaited and state.was_rebooted_for(awaited) and is_wish_of(awaited, self._wanted(outcome), self._job):
+            return second_reboot(self._places, [outcome.after.gpus[index] for index in outcome.reboot_required])
+        lease = self._lease_of(outcome)
+        try:
+            if not self._recorded or state.read_lease(self._places) != lease:
+                self._recorded = True
+                state.write_lease(self._places, lease)
+        except state.StateError as error:
+            why = f"The mode is stored, but it cannot be recorded that the node is rebooted for it: {error}"
+            return MigError(why, **error.details)
+        return None
+
+    def _lease_of(self, outcome: Outcome) -> state.Lease:
+        waiting = outcome.reboot_required or outcome.reset_required
+        what = state.A_REBOOT if outcome.reboot_required else state.A_RESET
+        return self._lease(what, self._wanted(outcome), [outcome.after.gpus[index] for index in waiting])
+
+    def _lease(self, what: str, wanted: Wanted, waiting: t.Sequence[Gpu]) -> state.Lease:
+        """The record of what is waited for; where a reboot was waited for already, since when."""
+        found = self._awaited
+        if found is not None and not (
+            what == found.reason == state.A_REBOOT and found.wish and is_wish_of(found, wanted, self._job)
+        ):
+            found = None
+        keeps = self._keeps_the_node()
+        return state.Lease(
+            run_id=self._orders.run_id if keeps else "",
+            boot_id=found.boot_id if found else state.boot_id(),
+            expires=time.time() + min(self._orders.lease, state.MAX_LEASE) if keeps else 0.0,
+            who=self._orders.who,
+            reason=what,
+            gpus=tuple(gpu.index for gpu in waiting),
+            wish=found.wish if found else digest(wanted),
+            pci=tuple(gpu.pci_bus_id for gpu in waiting),
+        )
+
+    def _keeps_the_node(self) -> bool:
+        return self._orders.lease > 0 and bool(self._orders.run_id)
+
+    def _await_as_found(self) -> None:
+        """Nothing is to be waited for that was not before."""
+        found = self._awaited
+        if self._recorded and found is None:
+            self._put_away(lambda: state.clear_lease(self._places))
+        elif self._recorded:
+            self._put_away(lambda: state.write_lease(self._places, t.cast(state.Lease, found)))
+        self._recorded = False
+
+    def _end_waiting(self, node: Node, wanted: Wanted) -> None:
+        """The node is as wanted: what it waited for has come, unless that is about GPUs that were not looked at."""
+        if self._job.restores:
+            return
+        if self._awaited is None or state.ends_waiting(self._awaited, node, wanted.wishes):
+            self._put_away(lambda: state.clear_lease(self._places))
+        else:
+            self._await_as_found()
+
+    def _give_back(self) -> None:
+        """A change was taken back: nobody keeps the node for it, but what it was rebooted for it was rebooted for."""
+        found = self._awaited
+        if found is None or not state.was_rebooted_for(found):
+            self._put_away(lambda: state.clear_lease(self._places))
+        elif found.run_id:
+            self._put_away(lambda: state.write_lease(self._places, found._replace(run_id="", expires=0.0)))
+
+    def _wanted(self, outcome: Outcome) -> Wanted:
+        return t.cast(Wanted, outcome.wanted)
+
     # --- clients ---------------------------------------------------------------------------------------------------
 
     def _stop(self, stopping: tuple[str, ...], restart: tuple[str, ...]) -> None:
@@ -461,7 +563,7 @@ class _Worker:
         clients.stop_all(stopping, self._manager, self._orders.client_timeout, self._watch, self._has_let_go)
 
     def _has_let_go(self, unit: str) -> bool:
-        return not any(each.owner.unit == unit for each in holders.scan(self._watch))
+        return not any(clients.belongs(each.owner, (unit,)) for each in holders.scan(self._watch))
 
     def _start(self, units: t.Sequence[str]) -> None:
         """Start what ran before; what does not start is told, and is no reason to stop here."""
@@ -501,7 +603,11 @@ class _Worker:
 
     def _remembered(self, outcome: Outcome, wanted: Wanted) -> Outcome:
         """Write down what was proven, unless that is written down already."""
-        covered = [outcome.after.gpus[index] for index in sorted(wanted.wishes)]
+        # What brings back what is remembered leaves it so, but for a change that it has finished meanwhile.
+        finished = self._of_the_unfinished(outcome.after) if self._job.restores else wanted.wishes
+        covered = [outcome.after.gpus[index] for index in sorted(wanted.wishes) if index in finished]
+        if self._job.restores and not covered:
+            return outcome
         persisted = state.read_wanted(self._places)
         known = state.persisted_verdict(persisted, outcome.after, [gpu.index for gpu in covered]) == compare.MATCH
         # After a change it is written in any case: it says that this very change is over.
@@ -524,9 +630,18 @@ class _Worker:
                 driver_version=outcome.after.driver_version,
                 gpus=tuple(dumps),
             ),
-            whole_node=state.is_whole(outcome.after, wanted.wishes),
+            whole_node=self._job.resolve is not None
+            and not self._job.restores
+            and state.is_whole(outcome.after, wanted.wishes),
         )
         return outcome._replace(remembered=not known)
+
+    def _of_the_unfinished(self, node: Node) -> set[int]:
+        """GPUs that the unfinished change was about."""
+        if self._to_finish is None:
+            return set()
+        pci = {d.get("pci_bus_id") for d in self._to_finish.before if d.get("index") in self._to_finish.gpus}
+        return {gpu.index for gpu in node.gpus if gpu.pci_bus_id in pci}
 
     def _is_remembered(self) -> bool:
         """Whether the record of this run is in its place, even if writing it ended with an error."""
@@ -559,11 +674,12 @@ class _Worker:
             self._warn(str(error))
             return outcome
 
-    def _end_lease(self) -> None:
-        self._put_away(lambda: state.clear_lease(self._places))
-
     def _as_it_was_found(self) -> None:
-        """Take this run's own record of what it is about away again."""
+        """Take this run's own records of what it is about away again."""
+        self._journal_as_found()
+        self._await_as_found()
+
+    def _journal_as_found(self) -> None:
         unfinished = self._unfinished
         if self._journal is None:
             return
@@ -613,18 +729,9 @@ def _target(node: Node, plan: Plan) -> tuple[dict[str, t.Any], ...]:
     )
 
 
-def digest(wanted: Wanted) -> str:
-    """A wish as a short text: equal for equal wishes of this node, whatever the node has at the moment."""
-    said = [
-        (
-            index,
-            wish.enabled,
-            wish.mode_only,
-            sorted(repr((each.profile.id, each.placement, each.compute)) for each in wish.instances),
-        )
-        for index, wish in sorted(wanted.wishes.items())
-    ]
-    return hashlib.sha256(repr((wanted.label, said)).encode()).hexdigest()
+def _stores_modes(node: Node, plan: Plan) -> bool:
+    """Whether the plan switches a mode that may turn out to wait for a reboot."""
+    return any(refusals.mode_step(each) is not None and refusals.needs_reset(node.gpus[each.gpu]) for each in plan.gpus)
 
 
 def _same_layouts(one: Node, other: Node) -> bool:

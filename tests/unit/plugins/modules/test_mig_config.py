@@ -12,7 +12,14 @@ import zipfile
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs, holders, layouts, reset, state, worker
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
+    configs,
+    foresight,
+    holders,
+    layouts,
+    reset,
+    state,
+)
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Placement, Step
 from ansible_collections.gpufleet.mig.plugins.modules import mig_config, mig_info
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
@@ -489,7 +496,7 @@ def untold(host, label="all-1g.5gb"):
         host.places,
         {
             "txid": "20260101T000000Z-00000003",
-            "wish": worker.digest(configs.resolve(node, label=label)),
+            "wish": foresight.digest(configs.resolve(node, label=label)),
             "label": label,
             "changed": True,
             "finished": "2026-01-01T00:00:00+00:00",
