@@ -153,8 +153,8 @@ findings:
         'systemctl disable --now nvidia-mig-manager.service', or leave them to it.
     units:
       description:
-        - Systemd units that cause it. Without them it would be gone.
-        - Empty where no unit of the host does, as for what runs in Kubernetes.
+        - Systemd units without which it would be gone.
+        - Of V(owner) they are those that a takeover stops and disables. There are none for what runs in Kubernetes.
       type: list
       elements: str
       sample: [nvidia-mig-manager.service]

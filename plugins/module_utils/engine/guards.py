@@ -50,7 +50,8 @@ _LARGEST_FILE = 1 << 23
 class Finding(t.NamedTuple):
     """What a guard found. ``advice`` is worth knowing and stops nothing.
 
-    ``units`` are the system's units that cause it, where units do: without them it would be gone.
+    ``units`` are the system's units without which it would be gone; for another owner those that can be switched off for
+    good, which is never the unit that some program happens to run in.
     """
 
     name: str
@@ -367,7 +368,6 @@ def _kubernetes_mig_manager(process: _Running) -> Report:
         "owner",
         f"{process.words} is NVIDIA's MIG manager for Kubernetes, which partitions the GPUs by the node's label"
         " nvidia.com/mig.config: set the node's label nvidia.com/gpu.deploy.mig-manager to false, or leave them to it.",
-        process.unit,
     )
 
 
@@ -375,7 +375,6 @@ def _mig_parted(process: _Running) -> Report:
     return _found(
         "owner",
         f"{process.words} is partitioning the GPUs right now: wait until it has ended, and run again.",
-        process.unit,
     )
 
 
@@ -392,7 +391,6 @@ def _dra_driver(process: _Running) -> Report:
         "owner",
         f"{process.words} is NVIDIA's DRA driver for Kubernetes with the feature gate DynamicMIG, which makes and"
         " removes MIG devices as pods ask for them: switch the gate off, or leave the GPUs of this node to it.",
-        process.unit,
     )
 
 
@@ -422,7 +420,6 @@ def _hami(process: _Running) -> Report:
         "owner",
         f"{process.words} is HAMi's device plugin with the operatingmode mig, which makes and removes MIG devices as"
         " pods ask for them: set the operatingmode of this node to hami-core, or leave its GPUs to it.",
-        process.unit,
     )
 
 

@@ -217,10 +217,11 @@ def test_the_mig_manager_of_kubernetes_is_named_with_its_pod_and_no_unit(tree, p
     assert finding.units == ()
 
 
-def test_a_run_of_mig_parted_is_waited_for(tree):
+def test_a_run_of_mig_parted_is_waited_for_and_what_started_it_is_left_alone(tree):
     tree.process(4711, "nvidia-mig-parted", "apply", cgroup="0::/system.slice/cron.service\n")
     finding = only(everything(tree))
-    assert (finding.name, finding.units) == ("owner", ("cron.service",))
+    assert (finding.name, finding.units) == ("owner", ())
+    assert "of cron.service" in finding.sentence
     assert "right now: wait" in finding.sentence
 
 
