@@ -50,8 +50,8 @@ _LARGEST_FILE = 1 << 23
 class Finding(t.NamedTuple):
     """What a guard found. ``advice`` is worth knowing and stops nothing.
 
-    ``units`` are the system's units without which it would be gone; for another owner those that can be switched off for
-    good, which is never the unit that some program happens to run in.
+    ``units`` are the system's units without which it would be gone; for another owner those that can be switched off
+    for good, which is never the unit that some program happens to run in.
     """
 
     name: str
