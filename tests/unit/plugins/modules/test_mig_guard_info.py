@@ -9,11 +9,11 @@ from __future__ import annotations
 import datetime
 import os
 import time
+import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import guards
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver, guards
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.driver import MemoryHealth
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError
 from ansible_collections.gpufleet.mig.plugins.modules import mig_guard_info
@@ -28,7 +28,7 @@ class Said:
     """What the host and the memory of GPUs have to say, and of what the module warns."""
 
     def __init__(self):
-        self.host = guards.NOTHING
+        self.host: t.Optional[guards.Report] = guards.NOTHING
         self.health = {}
         self.warnings = []
 
@@ -49,7 +49,7 @@ def what_is_said(host, monkeypatch):
         made.read_memory_health = lambda index: said.health.get(index, MemoryHealth(True, True, False, False))
         return made
 
-    monkeypatch.setattr(ansible_bridge.driver, "Session", session)
+    monkeypatch.setattr(driver, "Session", session)
     monkeypatch.setattr(guards, "on_host", said.on_host)
     monkeypatch.setattr(
         "ansible.module_utils.basic.AnsibleModule.warn", lambda _module, text: said.warnings.append(text)
