@@ -6,6 +6,8 @@
 /* Processes that hold a GPU or an instance, and the lists NVML gives of them. */
 
 #define _GNU_SOURCE
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,11 +47,51 @@ uint32_t pid_namespace(void)
     return stat("/proc/self/ns/pid", &status) == 0 ? (uint32_t)status.st_ino : 0;
 }
 
-/* One of another namespace cannot be looked at from here: it counts until somebody there sees that it has ended. */
+/* The number that a process has in its own namespace: the last one on a line of its status. */
+static int inner_pid(const char *process)
+{
+    char path[300], line[512];
+    int pid = 0;
+    snprintf(path, sizeof path, "/proc/%s/status", process);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, "NSpid:", 6) == 0) {
+            char *last = strrchr(line, '\t');
+            pid = last != NULL ? atoi(last) : 0;
+            break;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return pid;
+}
+
+/* A process of another namespace is seen from those that lie around that one, and from there only. */
+static bool is_seen_to_have_ended(uint32_t namespace, int pid)
+{
+    DIR *processes = opendir("/proc");
+    bool sees_others = false, found = false;
+    for (struct dirent *entry; processes != NULL && !found && (entry = readdir(processes)) != NULL;) {
+        char path[300];
+        struct stat status;
+        snprintf(path, sizeof path, "/proc/%s/ns/pid", entry->d_name);
+        if (isdigit((unsigned char)entry->d_name[0]) && stat(path, &status) == 0 && status.st_ino == namespace) {
+            sees_others = true;
+            found = inner_pid(entry->d_name) == pid;
+        }
+    }
+    if (processes != NULL) {
+        closedir(processes);
+    }
+    return sees_others && !found;
+}
+
+/* One that cannot be looked at from here counts until somebody sees that it has ended. */
 bool holder_is_alive(const struct holder *holder)
 {
     if (holder->pid_namespace != 0 && holder->pid_namespace != pid_namespace()) {
-        return true;
+        return !is_seen_to_have_ended(holder->pid_namespace, holder->pid);
     }
     if (kill(holder->pid, 0) != 0 && errno == ESRCH) {
         return false;

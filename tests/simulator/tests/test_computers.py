@@ -52,6 +52,24 @@ def test_a_holder_of_another_computer_is_not_forgotten_because_its_number_means_
     assert reset(simulator) == 0
 
 
+def test_a_holder_of_another_computer_that_has_ended_is_forgotten_from_around_it(node):
+    simulator = node()
+    script = (
+        f"import subprocess; p = subprocess.Popen(['sleep', '600']); {HOLD.format(pid='p.pid')}; p.kill(); p.wait()"
+    )
+    with elsewhere(simulator, script):
+        assert simulator.describe()["gpus"][0]["holders"] == []
+        assert reset(simulator) == 0
+
+
+def test_what_is_around_a_computer_holds_as_long_as_it_says(node):
+    simulator = node()
+    script = "from nvmlsim import Simulator; s = Simulator(sys.argv[1]); s.fault('nvmlDeviceGetName', code='UNKNOWN')"
+    with simulator.occupy(0, kind="hidden"), elsewhere(simulator, script):
+        assert reset(simulator) == 255
+    assert reset(simulator) == 0
+
+
 def test_a_session_of_another_computer_keeps_no_gpu_from_being_reset(node):
     simulator = node()
     with elsewhere(simulator, SESSION):
