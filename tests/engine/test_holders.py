@@ -111,6 +111,20 @@ def test_a_process_that_has_a_file_of_a_gpu_open_is_found_by_its_name(host, tmp_
         assert [place[1] for place in host.found()[process.pid]] == [2]
 
 
+def test_a_file_of_the_same_name_in_another_computers_root_is_none_of_this_node(host, tmp_path):
+    """A container or virtual node has a /dev of its own, and its processes are seen from here."""
+    host.numbers("Character devices:\n")
+    (tmp_path / "dev").mkdir()
+    device = tmp_path / "dev" / "nvidia2"
+    device.touch()
+    with host.process(opening=str(device)) as process:
+        device.rename(tmp_path / "elsewhere")
+        device.touch()
+        # As /proc shows a file of another mount namespace: by the name that it has there.
+        found = holders._Devices(str(tmp_path)).place_of(process.pid, str(device), os.stat(tmp_path / "elsewhere"))
+    assert found is None
+
+
 def test_a_process_that_ended_holds_nothing(host):
     with host.process() as process:
         process.kill()

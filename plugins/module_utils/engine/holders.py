@@ -9,7 +9,7 @@ This file is private to the collection gpufleet.mig and may change at any time.
 The driver refuses to destroy what any process has open, and its own lists show only those that compute or draw:
 monitoring, a display server or a daemon that leaks its handles is in none. So the open files of all processes are
 looked at as well. A device is known by its number, since a container can give it any name; where the number is not
-NVIDIA's, the name counts.
+NVIDIA's, it counts if it is the very file that has this name on the node.
 
 Processes come and go meanwhile. Each is read through its own open folder of /proc, so that facts of two processes that
 had the same number one after the other are never mixed.
@@ -252,6 +252,7 @@ class _Devices:
     """Which GPU or instance a device file belongs to, on the node below ``root``."""
 
     def __init__(self, root: str) -> None:
+        self._root = os.path.realpath(root)
         majors = _character_majors(os.path.join(root, "proc", "devices"))
         self._gpu_majors = {_NVIDIA_MAJOR, *majors.get("nvidia", ()), *majors.get("nvidia-frontend", ())}
         self._capability_majors = majors.get("nvidia-caps", set())
@@ -270,9 +271,19 @@ class _Devices:
             if major in self._capability_majors:
                 return self._capability(pid, minor)
         name = self._name.fullmatch(path)
-        if name is None:
+        if name is None or not self._may_be_ours(path, status):
             return None
         return _gpu(int(name["gpu"])) if name["gpu"] else self._capability(pid, int(name["cap"]))
+
+    def _may_be_ours(self, path: str, status: t.Optional[os.stat_result]) -> bool:
+        """Whether a file of this name is the one of this node: in another mount namespace it may be any file."""
+        if status is None or status.st_nlink == 0:
+            return True  # it cannot be compared any more, and whoever has a device open must not be overlooked
+        try:
+            here = path if path.startswith(self._root) else os.path.join(self._root, path[1:])
+            return os.path.samestat(status, os.stat(here))
+        except OSError:
+            return False
 
     def _capability(self, pid: int, minor: int) -> t.Optional[_Place]:
         if not self._capabilities:
@@ -305,6 +316,17 @@ def _capabilities(path: str) -> dict[int, _Place]:
     for gpu, gi_id, ci_id, minor in re.findall(pattern, _text_of(path), re.MULTILINE):
         found[int(minor)] = (int(gpu), int(gi_id), int(ci_id) if ci_id else None)
     return found
+
+
+def capability_minors(root: str = "/") -> dict[_Place, int]:
+    """The minor number of each capability file: by minor of the GPU, id of the GI, id of the CI or None."""
+    table = _capabilities(os.path.join(root, "proc", "driver", "nvidia-caps", "mig-minors"))
+    return {place: minor for minor, place in table.items()}
+
+
+def capability_majors(root: str = "/") -> set[int]:
+    """The major number of capability files, as the kernel has it now; empty where it names none."""
+    return _character_majors(os.path.join(root, "proc", "devices")).get("nvidia-caps", set())
 
 
 def _text_of(path: str) -> str:
