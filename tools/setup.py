@@ -5,14 +5,16 @@
 """Makes everything that demo, checks and tests need below ``.venv/``; does nothing where it is there already.
 
     setup.py            the main environment: enough for `make demo` and `make check`
+    setup.py --nodes    also what nodes are booted of: enough for `make demo-fleet`
     setup.py --all      all environments: what `make test` needs
 
 ========================== ===========================================================================
 .venv                      ansible-core's last line for Python 3.11, the lint tools, the simulator
 .venv/newest               the newest ansible-core, on Python 3.12 or newer, the simulator
 .venv/importer             Galaxy's import checks, which do not get along with the rest
-.venv/collections          ansible_collections/gpufleet/mig -> this repository
+.venv/collections          ansible_collections/gpufleet/mig -> this repository; community.general, for tests only
 .venv/pythons              pythonX.Y -> every interpreter found that a managed node may have
+.venv/nodes                what tests/nodes boots nodes of, where nodes can be booted
 .venv/home                 HOMEs of ansible-test: its caches, and pip's settings of whoever runs this
 ========================== ===========================================================================
 
@@ -30,7 +32,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -138,6 +142,37 @@ def link_collection() -> None:
         link.symlink_to(target)
 
 
+def unpack_collections() -> None:
+    """The one collection that tests need. It comes from PyPI, as packages do, not from Galaxy."""
+    source = ROOT / "requirements" / "collections.txt"
+    folder = VENV / "collections" / "ansible_collections" / "community" / "general"
+    stamp = folder.parent / ".stamp"
+    wanted = hashlib.sha256(source.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    shutil.rmtree(folder.parent, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=VENV) as scratch:
+        words = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", scratch]
+        run(VENV / "bin" / "python", "-m", "pip", *words, "-r", source)
+        (wheel,) = Path(scratch).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.startswith("ansible_collections/community/general/")]
+            archive.extractall(VENV / "collections", names)
+    stamp.write_text(wanted)
+
+
+def start_building_nodes() -> subprocess.Popen[bytes]:
+    """What nodes are booted of, made beside all else: it waits for the network most of the time."""
+    words = [VENV / "bin" / "python", "-m", "tests.nodes", "build"]
+    return subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL)
+
+
+def finish_building_nodes(building: subprocess.Popen[bytes]) -> None:
+    if building.wait():
+        # Not an end here either: on a machine without root or namespaces all other tests are worth running.
+        say("the tests on nodes will be missing")
+
+
 def link_pythons() -> None:
     """Interpreters by name for ansible-test, which would otherwise stumble over a version manager's dead shims."""
     folder = VENV / "pythons"
@@ -178,8 +213,26 @@ def pip_settings() -> str:
     return "\n".join(["[global]", *lines, ""])
 
 
+def make_what_tests_need(compiler: list[Path]) -> None:
+    requirements = ROOT / "requirements"
+    unpack_collections()
+    link_pythons()
+    make_environment(VENV / "importer", sys.executable, [requirements / "importer.txt"])
+    environments = [VENV]
+    newest = find_python(*NEWEST_CORE_PYTHONS)
+    if newest:
+        make_environment(VENV / "newest", newest, [requirements / "newest.txt", *compiler])
+        install_simulator(VENV / "newest")
+        environments.append(VENV / "newest")
+    else:
+        # Not an end here: the other tests are worth running. Those that need it will be red.
+        say("no Python 3.12 or newer that runs: the steps on the newest ansible-core will fail")
+    make_homes(environments)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes what demo, checks and tests need below .venv/.")
+    parser.add_argument("--nodes", action="store_true", help="also what nodes are booted of")
     parser.add_argument("--all", action="store_true", help="also what only `make test` needs")
     options = parser.parse_args()
 
@@ -195,20 +248,11 @@ def main() -> None:
         make_environment(VENV, sys.executable, main_requirements)
         install_simulator(VENV)
         link_collection()
-        if not options.all:
-            return
-        link_pythons()
-        make_environment(VENV / "importer", sys.executable, [requirements / "importer.txt"])
-        environments = [VENV]
-        newest = find_python(*NEWEST_CORE_PYTHONS)
-        if newest:
-            make_environment(VENV / "newest", newest, [requirements / "newest.txt", *compiler])
-            install_simulator(VENV / "newest")
-            environments.append(VENV / "newest")
-        else:
-            # Not an end here: the other tests are worth running. Those that need it will be red.
-            say("no Python 3.12 or newer that runs: the steps on the newest ansible-core will fail")
-        make_homes(environments)
+        building = start_building_nodes() if options.nodes or options.all else None
+        if options.all:
+            make_what_tests_need(compiler)
+        if building:
+            finish_building_nodes(building)
 
 
 if __name__ == "__main__":

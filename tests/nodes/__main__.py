@@ -19,8 +19,9 @@ import argparse
 import json
 import subprocess
 import sys
+from pathlib import Path
 
-from . import build, fleet, observe, scenarios
+from . import build, fleet, image, observe, scenarios
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -58,6 +59,9 @@ def arguments() -> argparse.ArgumentParser:
     run.add_argument("fleet")
     run.add_argument("node")
     run.add_argument("words", nargs="+", metavar="COMMAND")
+    tree = commands.add_parser("image", help="run a command that finds a Debian that does not run at $IMAGE")
+    tree.add_argument("folder", type=Path, help="where what it changes stays, in upper/")
+    tree.add_argument("words", nargs="+", metavar="COMMAND")
     scenario = commands.add_parser("scenario", help="run a Molecule scenario, or one step of it")
     scenario.add_argument("scenario")
     scenario.add_argument("words", nargs="*", default=["test"], metavar="STEP")
@@ -67,7 +71,7 @@ def arguments() -> argparse.ArgumentParser:
 def obey(options: argparse.Namespace) -> int:
     command = options.command
     if command == "build":
-        print(build.build())
+        build.build()
     elif command == "why-not":
         reason = build.why_not()
         print(reason)
@@ -93,6 +97,8 @@ def obey(options: argparse.Namespace) -> int:
         lines = observe.differences(fleet.Fleet(options.fleet))
         print("\n".join(lines) or "Nothing happened.")
         return 1 if lines else 0
+    elif command == "image":
+        return image.run(options.folder.absolute(), options.words)
     elif command == "scenario":
         return scenarios.run(options.scenario, *options.words)
     elif command == "run":
@@ -113,6 +119,8 @@ def main() -> int:
     except (fleet.NodeError, build.CannotBuildError, subprocess.TimeoutExpired) as error:
         print(f"nodes: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130  # what was booted stays: `down` removes it
 
 
 if __name__ == "__main__":

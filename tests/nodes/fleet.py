@@ -78,7 +78,7 @@ def _switch(text: str) -> bool:
 # The options of Simulator.create that can be said in text.
 OPTIONS: dict[str, t.Callable[[str], t.Any]] = {
     **dict.fromkeys(("driver", "chips", "virtualization", "privileged", "seed"), str),
-    **dict.fromkeys(("persistence", "fabric_manager"), _switch),
+    **dict.fromkeys(("persistence", "fabric_manager", "resettable"), _switch),
     "assume": lambda text: dict([text.split(":", 1)]),
 }
 

@@ -319,6 +319,25 @@ def test_what_a_gpu_was_told_is_seen(fleet: Fleet) -> None:
     assert observe.differences(fleet) == ["one: GPUs calls that write is another: 0, now 2"]
 
 
+# --- an image -----------------------------------------------------------------------------------------------------
+
+
+def test_image_is_provisioned_without_running_and_boots_with_what_was_put_into_it(fleet: Fleet) -> None:
+    words = ["ansible", "-i", '"$IMAGE,"', "all", "-c", "community.general.chroot", "-e", "ansible_host=$IMAGE"]
+    words += ["-e", "ansible_python_interpreter=/usr/bin/python3", "-m", "copy", "-a", '"content=ours dest=/etc/ours"']
+    folder = ROOT / ".venv" / "nodes" / f"image-{OURS}"
+    try:
+        run = [sys.executable, "-m", "tests.nodes", "image", str(folder), "--", "sh", "-c", " ".join(words)]
+        done = subprocess.run(run, cwd=ROOT, env=scenarios.environment(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert str(folder) not in Path("/proc/mounts").read_text()
+        (node,) = fleet.up(["one=1xa100-sxm4-40gb"], lower=[folder / "upper"])
+        assert node.run("cat /etc/ours").stdout == "ours"
+    finally:
+        fleet.down()
+        shutil.rmtree(folder)
+
+
 # --- what is said about a node ----------------------------------------------------------------------------------
 
 
