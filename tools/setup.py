@@ -163,7 +163,7 @@ def unpack_collections() -> None:
 
 def start_building_nodes() -> subprocess.Popen[bytes]:
     """What nodes are booted of, made beside all else: it waits for the network most of the time."""
-    words = [VENV / "bin" / "python", "-m", "tests.nodes", "build"]
+    words: list[str | Path] = [VENV / "bin" / "python", "-m", "tests.nodes", "build"]
     return subprocess.Popen(words, cwd=ROOT, stdin=subprocess.DEVNULL)
 
 

@@ -37,11 +37,16 @@ class NodeError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Computer:
-    """What a node is to be. ``gpus`` and ``options`` are those of ``Simulator.create``; no ``gpus``: none."""
+    """What a node is to be.
+
+    ``gpus`` and ``options`` are those of ``Simulator.create``; no ``gpus``: none. ``lower`` are trees that lie over the
+    one that all nodes share, topmost first.
+    """
 
     name: str
     gpus: str = ""
     options: dict[str, t.Any] = dataclasses.field(default_factory=dict)
+    lower: t.Sequence[str] = ()
 
     @classmethod
     def parse(cls, text: str) -> Computer:
@@ -50,29 +55,37 @@ class Computer:
         words = [word for word in description.split(",") if word]
         gpus = ",".join(word for word in words if "=" not in word)
         options = dict(word.split("=", 1) for word in words if "=" in word)
-        unknown = sorted(set(options) - set(OPTIONS))
-        if unknown:
-            raise NodeError(f"{unknown[0]!r} is no option of a node. There are: {', '.join(OPTIONS)}.")
+        refuse_unknown(options)
         return cls(name, gpus, {key: OPTIONS[key](value) for key, value in options.items()})
 
     @classmethod
     def from_platform(cls, platform: dict[str, t.Any]) -> Computer:
-        """From a platform of molecule.yml: its name, its GPUs, and any of the options."""
-        options = {key: value for key, value in platform.items() if key not in ("name", "gpus")}
-        return cls(platform["name"], platform.get("gpus", ""), options)
+        """From a platform of molecule.yml, whose keys are ours beside those that Molecule knows."""
+        options = {key: value for key, value in platform.items() if key not in ("name", "groups", "gpus", "lower")}
+        refuse_unknown(options)
+        return cls(platform["name"], platform.get("gpus", ""), options, platform.get("lower", ()))
 
     def layers(self) -> list[Path]:
         """The trees that it boots, topmost first: with the driver, unless it has neither GPUs nor a driver."""
+        lower = [*map(Path, self.lower)]
         if not self.gpus and "driver" not in self.options:
-            return [build.base_tree()]
+            return [*lower, build.base_tree()]
         from nvmlsim import description
 
         branch = description.branch_of(description.full_version(self.options.get("driver", description.DEFAULT_DRIVER)))
-        return [build.driver_layer(branch), build.base_tree()]
+        return [*lower, build.driver_layer(branch), build.base_tree()]
+
+
+def refuse_unknown(options: t.Iterable[str]) -> None:
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise NodeError(f"{unknown[0]!r} is no option of a node. There are: {', '.join(OPTIONS)}.")
 
 
 def _switch(text: str) -> bool:
-    return {"on": True, "off": False}[text]
+    if text not in ("on", "off"):
+        raise NodeError(f"{text!r} is neither 'on' nor 'off'.")
+    return text == "on"
 
 
 # The options of Simulator.create that can be said in text.
@@ -134,7 +147,7 @@ class Node:
         record = {
             "name": self.name,
             "id": self.id,
-            "layers": [str(layer) for layer in layers],
+            "layers": [str(layer.absolute()) for layer in layers],
             "nspawn": list(nspawn),
             "computer": dataclasses.asdict(computer),
         }
