@@ -47,7 +47,7 @@ def write(module: AnsibleModule) -> Result:
     path = os.path.join(places.state, "wish.json")
     return {
         "changed": changed,
-        "path": path,
+        "file": path,
         "wish": _said(after),
         "diff": {"before_header": path, "after_header": path, "before": _lines(before), "after": _lines(after)},
         "msg": _sentence(after),
@@ -57,7 +57,7 @@ def write(module: AnsibleModule) -> Result:
 def _wish(module: AnsibleModule) -> state.Wish:
     """What the task says, checked as far as that goes without a GPU. Raises WishError."""
     params = module.params
-    if params["label"] is None and not params["label_by_gpu"]:
+    if not params["label"] and not params["label_by_gpu"]:
         raise WishError("Nothing is wished for: give label, label_by_gpu or both, or state absent.")
     wish = state.Wish(
         written=state.utc_now(),

@@ -124,8 +124,8 @@ wish:
   sample:
     {"allow_empty": false, "configs": {}, "expected_gpus": null, "label": "all-1g", "label_by_gpu": {},
      "unlisted": "ignore"}
-path:
-  description: The file that it is in.
+file:
+  description: Where it is.
   type: str
   returned: success
   sample: /var/lib/gpufleet-mig/wish.json
