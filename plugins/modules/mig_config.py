@@ -24,6 +24,9 @@ description:
     wishes for the same returns what it did (RV(resumed)). Only one change of a node runs at a time.
   - A change that was interrupted, by a kill or a power cut, is finished or taken back by the next run, as O(recover)
     says, and RV(recovered) tells it.
+  - After a change the device files of all instances of the changed GPUs exist on the host, in C(/dev/nvidia-caps), and
+    below the root of a driver that runs in a container, C(/run/nvidia/driver). They are looked at. If one is missing,
+    the task fails with RV(missing_devices).
   - What was reached is remembered on the node for the next boot. A node that is as wanted but was never remembered is
     remembered, which counts as a change.
   - A mode change that the driver keeps pending ends the task before any other instance is touched. RV(reset_required)
@@ -649,6 +652,13 @@ reservations:
     source:
       description: Who said so.
       type: str
+missing_devices:
+  description:
+    - Device files of instances, such as V(/dev/nvidia-caps/nvidia-cap12), that are not there and could not be made.
+      The layout is right and stays, and the change counts as unfinished until they are there.
+  returned: on failure, when there are any
+  type: list
+  elements: str
 old_uuid:
   description: UUID of the GPU that the layout was saved from.
   returned: on failure, when another GPU is in its place

@@ -11,12 +11,14 @@ docs/failure-modes.md is the operators' side of the same list.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pathlib
 import shutil
 import signal
 import stat
+import sys
 import time
 
 import pytest
@@ -290,7 +292,7 @@ def drm(tmp_path, programs):
     def have() -> None:
         programs.use()
         reset.drm_is_loaded = lambda root="/": flag.exists()
-        reset._drm_users = lambda root: []
+        reset.drm_users = lambda root: []
 
     return have
 
@@ -329,6 +331,40 @@ def test_nvidia_drm_that_may_be_unloaded_is_away_for_the_switch_and_back_whateve
     assert (outcome.error is not None, outcome.rolled_back) == (fails, True if fails else None)
     assert programs.called() == ["rmmod nvidia_drm", "modprobe nvidia_drm"]
     assert DrmMatters.flag.exists()
+
+
+@pytest.mark.parametrize("gpus", ["1xa100-sxm4-40gb", "1xh100-sxm5-80gb"])
+def test_nvidia_drm_is_away_for_the_reset_of_a_mode_that_was_pending_and_back_again(install, drm, programs, gpus):
+    node = install(gpus)
+    with node.simulator.occupy(gpu=0, kind="client"):
+        node.node.enable(0)
+    reset_it = f"{sys.executable} -m nvmlsim reset {node.simulator.path} --gpu 0"
+    programs.add("nvidia-smi", f"test ! -e {DrmMatters.flag} && exec {reset_it}")
+    outcome = change_where(node, drm, label="all-7g", orders=Orders(manage_drm=True, allow_reset=True))
+
+    assert (outcome.error, outcome.changed) == (None, True)
+    assert [call.split()[0] for call in programs.called()] == ["rmmod", "nvidia-smi", "modprobe"]
+    assert DrmMatters.flag.exists()
+
+
+def test_nvidia_drm_that_a_killed_run_had_unloaded_comes_back_with_the_next_one(install, drm, programs):
+    node = install()
+    node.simulator.fault("nvmlDeviceCreateGpuInstanceWithPlacement", nth=3, kill=True)
+
+    def killed() -> None:
+        drm()
+        with contextlib.suppress(MigError):
+            worker._in_a_worker(node.places, WITH_DRM, node.job(label="all-1g.5gb", orders=may), node.manager)
+
+    may = Orders(manage_drm=True)
+    node.call(killed)
+    node.simulator.clear_faults()
+    assert not DrmMatters.flag.exists()
+    assert state.read_journal(node.places).drm is True
+
+    assert change_where(node, drm, opener=WITH_DRM, label="all-1g.5gb").error is None
+    assert DrmMatters.flag.exists()
+    assert programs.called() == ["rmmod nvidia_drm", "modprobe nvidia_drm"]
 
 
 @pytest.mark.parametrize(

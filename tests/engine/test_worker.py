@@ -18,6 +18,7 @@ import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     bounded,
+    capabilities,
     driver,
     layouts,
     reading,
@@ -477,3 +478,60 @@ def test_what_cannot_be_restored_is_written_down_as_a_layout_that_can_be_had_aga
     saved = json.loads(Path(outcome.recovery).read_text())
     assert node.change(resolve=lambda now: layouts.resolve(now, saved)).error is None
     assert node.node.state() == before
+
+
+# --- device files of what was made ----------------------------------------------------------------------------------
+
+
+def no_devices(*_arguments, **_options):
+    raise MigError("Device files could not be made.", missing_devices=["/dev/nvidia-caps/nvidia-cap12"])
+
+
+def test_instances_without_device_files_are_a_failure_that_takes_nothing_back_and_is_not_over(install, monkeypatch):
+    node = install(units={"nvidia-dcgm.service": "active"})
+    orders = Orders(evict="clients", clients=(Client("nvidia-dcgm.service"),))
+    monkeypatch.setattr(capabilities, "ensure", no_devices)
+    outcome = node.change(label="all-1g.5gb", orders=orders)
+
+    assert "Device files could not be made" in str(outcome.error)
+    assert (outcome.rolled_back, outcome.altered, outcome.changed) == (None, True, True)
+    assert len(outcome.after.gpus[0].instances) == 7
+    assert node.manager.states() == {"nvidia-dcgm.service": "active"}
+    assert state.read_wanted(node.places) is None
+    assert state.read_journal(node.places).clients == ()
+
+    again = node.change(label="all-1g.5gb", orders=orders)
+    assert "Device files could not be made" in str(again.error)
+    assert (again.altered, again.changed) == (False, False)
+
+    monkeypatch.undo()
+    node.simulator.reset_calls()
+    done = node.change(label="all-1g.5gb", orders=orders)
+    assert (done.error, done.recovered, done.remembered) == (None, "forward", True)
+    assert node.simulator.writes() == []
+    assert state.read_journal(node.places) is None
+
+
+def test_device_files_are_made_for_the_gpus_of_the_change_before_any_client_starts(install, tmp_path, monkeypatch):
+    node = install("2xa100-sxm4-40gb", units={"nvidia-dcgm.service": "active"})
+    seen = tmp_path / "seen"
+
+    def ensure(found, gpus, *_arguments):
+        made = [len(found.gpus[index].instances) for index in sorted(gpus)]
+        seen.write_text(json.dumps([made, node.manager.states()["nvidia-dcgm.service"]]))
+
+    monkeypatch.setattr(capabilities, "ensure", ensure)
+    orders = Orders(evict="clients", clients=(Client("nvidia-dcgm.service"),))
+    assert node.change(label="all-1g.5gb", gpus=[1], orders=orders).error is None
+    assert json.loads(seen.read_text()) == [[7], "inactive"]
+
+
+def test_device_files_that_are_missing_after_a_way_back_are_told_beside_the_failure(install, monkeypatch):
+    node = install()
+    node.change(label="all-3g.20gb")
+    monkeypatch.setattr(capabilities, "ensure", no_devices)
+    node.simulator.fault("nvmlDeviceCreateGpuInstanceWithPlacement", nth=2, code="INSUFFICIENT_RESOURCES")
+    outcome = node.change(label="all-1g.5gb")
+
+    assert (outcome.error.details["error"], outcome.rolled_back) == ("INSUFFICIENT_RESOURCES", True)
+    assert "Device files could not be made." in outcome.warnings

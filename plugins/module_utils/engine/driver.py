@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import glob
 import importlib
 import math
 import os
@@ -44,6 +45,11 @@ from .model import (
 from .profiles import counted, printable
 
 OLDEST_DRIVER = 525
+
+# Where a driver that runs in a container has its root.
+DRIVER_ROOT = "/run/nvidia/driver"
+_LIBRARY = "libnvidia-ml.so.1"
+_LIBRARY_FOLDERS = ("usr/lib/*-linux-gnu", "usr/lib64", "usr/lib", "lib64", "lib/*-linux-gnu")
 
 # NVML documents neither how many profiles nor how many placements a driver may know. Its enums end at 18 and its
 # longest list has 12 entries today; the walk also ends at the first enum that the driver refuses as unknown.
@@ -173,7 +179,7 @@ def _import_binding() -> types.ModuleType:
     try:
         binding = importlib.import_module("pynvml")
     except (Exception, SystemExit) as error:  # pylint: disable=broad-except  # a damaged file can raise anything
-        reason = _shortened(f"{type(error).__name__}: {error}")
+        reason = shortened(f"{type(error).__name__}: {error}")
         spec = PathFinder.find_spec("pynvml")
         if spec is None:
             raise _binding_missing(f"Python cannot import pynvml ({reason})") from None
@@ -278,13 +284,22 @@ class Session:
         self._error_names = _names_of(self._nvml, "NVML_ERROR_")
         self._architectures = _names_of(self._nvml, "NVML_DEVICE_ARCH_")
         self._begin("open NVML")
-        self._call("nvmlInit")
+        self._open()
         try:
             self.driver_version = _printable(self._call("nvmlSystemGetDriverVersion"))
         except DriverError:
             self._close()
             raise
         return self
+
+    def _open(self) -> None:
+        """Open NVML; where the system has no library of it, that of a driver that runs in a container."""
+        try:
+            self._call("nvmlInit")
+        except DriverError as error:
+            if error.error != "LIBRARY_NOT_FOUND" or not _load_library_of_a_container():
+                raise
+            self._call("nvmlInit")
 
     def __exit__(self, *exception: object) -> None:
         self._close()
@@ -818,6 +833,18 @@ class _Reading:
         return {place: tuple(group.values()) for place, group in found.items()}
 
 
+def _load_library_of_a_container() -> bool:
+    """Load NVML's library from below the driver's own root: whoever asks for it by name gets this one from then on."""
+    for folder in _LIBRARY_FOLDERS:
+        for path in sorted(glob.glob(os.path.join(DRIVER_ROOT, folder, _LIBRARY))):
+            try:
+                ctypes.CDLL(path)
+                return True
+            except OSError:
+                continue  # for another architecture
+    return False
+
+
 def process_name(pid: int) -> str:
     """Name of a process as the kernel has it, safe to print; empty when it is not visible from here."""
     try:
@@ -884,7 +911,8 @@ def _names_of(binding: t.Any, prefix: str) -> dict[int, str]:
     return {value: name[len(prefix) :] for name, value in vars(binding).items() if name.startswith(prefix)}
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """Text from outside as one line of bounded length."""
     text = _printable(text)
     return text if len(text) <= 200 else f"{text[:200]}..."
 

@@ -17,7 +17,6 @@ nvidia-persistenced and nvidia-fabricmanager hand over to nvidia-smi by themselv
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import typing as t
@@ -91,6 +90,11 @@ def obstacles(
 def why_never(gpu: Gpu) -> t.Optional[str]:
     """The sentence about what keeps a GPU from ever being reset from this machine, or None."""
     if driver.mode_change_needs_reboot(gpu):
+        if gpu.virtualization != "passthrough":
+            return (
+                f"{driver.describe(gpu)} cannot be reset, since the kernel has no reset for it (its folder below"
+                " /sys/bus/pci/devices has no file 'reset'): reboot the machine."
+            )
         return (
             f"{driver.describe(gpu)} is an Ampere GPU passed through to this virtual machine, which cannot reset it:"
             " reboot the machine."
@@ -210,7 +214,7 @@ def drm_is_loaded(root: str = "/") -> t.Optional[bool]:
 def _why_drm(targets: t.Sequence[Gpu], manage_drm: bool, root: str) -> t.Optional[str]:
     if not drm_is_loaded(root):
         return None
-    users = [f"process {pid} ({name})" for pid, name in _drm_users(root)]
+    users = [f"process {pid} ({name})" for pid, name in drm_users(root)]
     uses = f"{'; '.join(users)} {'uses' if len(users) == 1 else 'use'} it" if users else ""
     if manage_drm:
         # Where nobody is found who uses it, trying to unload it is the only way to know.
@@ -223,7 +227,7 @@ def _why_drm(targets: t.Sequence[Gpu], manage_drm: bool, root: str) -> t.Optiona
     )
 
 
-def _drm_users(root: str) -> list[tuple[int, str]]:
+def drm_users(root: str) -> list[tuple[int, str]]:
     """Processes, by pid and name, that have a device of nvidia_drm open (/dev/dri/card1, /dev/dri/renderD128)."""
     nodes = _drm_nodes(root)
     found = []
@@ -245,33 +249,12 @@ def _drm_nodes(root: str) -> set[str]:
     }
 
 
-@contextlib.contextmanager
-def drm_unloaded(watch: t.Optional[Watch] = None, root: str = "/") -> t.Iterator[None]:
-    """Have nvidia_drm unloaded meanwhile, where it is loaded, and load it again whatever happens.
-
-    Raises DriverError when it cannot be unloaded, or not be loaded again. ``rmmod`` takes this one module; ``modprobe
-    -r`` would also take those below it that nobody uses then, down to the driver itself.
-    """
-    if not drm_is_loaded(root):
-        yield
-        return
-    unload_drm(watch)
-    failure: t.Optional[BaseException] = None
-    try:
-        yield
-    except BaseException as error:
-        failure = error
-        raise
-    finally:
-        problem = load_drm(watch)
-        if problem and failure is not None:
-            failure.args = (f"{failure} {problem}",)
-        elif problem:
-            raise DriverError(problem, call=f"modprobe {DRM}", error="UNKNOWN")
-
-
 def unload_drm(watch: t.Optional[Watch] = None) -> None:
-    """Unload nvidia_drm. Raises DriverError when that is not possible."""
+    """Unload nvidia_drm. Raises DriverError when that is not possible.
+
+    ``rmmod`` takes this one module; ``modprobe -r`` would also take those below it that nobody uses then, down to the
+    driver itself.
+    """
     unloading = _run(("rmmod", DRM), _MODULE_SECONDS, f"unload {DRM}", watch)
     if unloading.code != 0:
         raise DriverError(
@@ -368,7 +351,6 @@ def _same_gpu(node: Node, gpu: Gpu) -> Gpu:
 def reset(
     gpus: t.Sequence[Gpu],
     *,
-    manage_drm: bool = False,
     timeout: float = 120.0,
     watch: t.Optional[Watch] = None,
     root: str = "/",
@@ -383,8 +365,7 @@ def reset(
     if not gpus:
         return
     _require_nothing_open(gpus, root)
-    with drm_unloaded(watch, root) if manage_drm else contextlib.nullcontext():
-        _ask_nvidia_smi(gpus, timeout * len(gpus), watch, root)
+    _ask_nvidia_smi(gpus, timeout * len(gpus), watch, root)
 
 
 def _ask_nvidia_smi(gpus: t.Sequence[Gpu], timeout: float, watch: t.Optional[Watch], root: str) -> None:

@@ -16,7 +16,8 @@ Under the lock of the node the worker
 2. resolves the wish, plans, and refuses what must not be started: nothing was touched until here;
 3. writes the journal, which is enough for whoever comes next to finish the change or to take it back, and, where a mode
    may be stored for a reboot, the record that keeps anybody from rebooting twice for it;
-4. stops clients, carries out the plan (transaction.py), starts the clients again;
+4. stops clients, carries out the plan (transaction.py), sees to it that what was made can be used (capabilities.py),
+   starts the clients again;
 5. writes down the layout that was proven, keeps the result for its caller, and removes the journal.
 
 There is no record of single steps: what NVML shows is the progress. So the number of writes to the disk does not grow
@@ -25,11 +26,25 @@ with the change.
 
 from __future__ import annotations
 
+import contextlib
 import syslog
 import time
 import typing as t
 
-from . import bounded, clients, compare, driver, holders, layouts, planner, refusals, reset, state, transaction
+from . import (
+    bounded,
+    capabilities,
+    clients,
+    compare,
+    driver,
+    holders,
+    layouts,
+    planner,
+    refusals,
+    reset,
+    state,
+    transaction,
+)
 from .bounded import Watch
 from .foresight import (
     Foreseen,
@@ -254,7 +269,10 @@ class _Worker:
         """The node is as wanted: tidy up after whoever brought it there, and remember it."""
         wanted = t.cast(Wanted, foreseen.wanted)
         outcome = Outcome(after=foreseen.before, altered=False, changed=False, wanted=wanted, plan=foreseen.plan)
+        failure = self._unusable(outcome.after, wanted.wishes)
         self._restart_what_was_stopped_before()
+        if failure is not None:
+            return self._finished(outcome._replace(error=failure), foreseen, unfinished)
         outcome = self._remembered(outcome, wanted)
         outcome = outcome._replace(resumed=self._undelivered(wanted), error=self._clients_failure())
         if unfinished is not None:
@@ -290,6 +308,7 @@ class _Worker:
         changed = not _same_layouts(foreseen.before, outcome.after)
         outcome = outcome._replace(changed=changed, altered=changed, rolled_back=None, wanted=foreseen.wanted)
         missing = (*outcome.missing, *lost_gpus(foreseen.before, unfinished))
+        unusable = self._unusable(outcome.after, range(len(outcome.after.gpus)))
         self._restart_what_was_stopped_before()
         if missing:
             failure = MigError(
@@ -299,6 +318,8 @@ class _Worker:
             outcome = self._with_recovery_file(outcome, unfinished.before)
             if not outcome.recovery:
                 return self._finished(outcome, foreseen, unfinished)
+        elif unusable is not None:
+            return self._finished(outcome._replace(error=unusable), foreseen, unfinished)
         elif self._not_started:
             outcome = outcome._replace(error=self._clients_failure())
         self._put_away(lambda: state.clear_journal(self._places))
@@ -334,11 +355,15 @@ class _Worker:
             self._start(restart)
             self._as_it_was_found()
             raise self._with_clients(error) from error
+        waits = bool(outcome.reset_required or outcome.reboot_required)
+        unusable = None if waits else self._unusable(outcome.after, self._journal.gpus)
         self._start(restart)
         if outcome.error is None and self._not_started:
             why = f"The layout was changed, but {' '.join(self._not_started)}"
             outcome = self._taken_back(outcome, foreseen, restart, MigError(why, not_started=list(self._not_started)))
-        waits = bool(outcome.reset_required or outcome.reboot_required)
+        if unusable is not None and outcome.error is None:
+            return self._left_unusable(outcome._replace(stopped=stopping, error=unusable), foreseen, unfinished)
+        self._warn(str(unusable or ""))
         if outcome.error is None and not waits:
             try:
                 outcome = self._remembered(outcome, t.cast(Wanted, outcome.wanted))
@@ -371,20 +396,50 @@ class _Worker:
             # Whoever held a GPU through a client is gone now, or must not be disturbed after all.
             before = self._read_all()
             wanted, plan = self._replanned(before)
-        drm = t.cast(state.Journal, self._journal).drm
-        if drm:
+        # An earlier run may have unloaded it, and not have come to load it again.
+        concerned = self._needs_no_drm(before, plan) or t.cast(state.Journal, self._journal).drm
+        with self._without_drm() if concerned else contextlib.nullcontext():
+            return transaction.apply(self._open, before, plan, wanted, self._course(foreseen))
+
+    @contextlib.contextmanager
+    def _without_drm(self) -> t.Iterator[None]:
+        """Have nvidia_drm unloaded meanwhile, where it is loaded and ours to take away, and load it whatever happens.
+
+        That it is to be loaded again is in the journal before it is unloaded.
+        """
+        if self._drm_is_to_go():
+            journal = t.cast(state.Journal, self._journal)
+            if not journal.drm:
+                self._journal = journal._replace(drm=True)
+                state.write_journal(self._places, self._journal)
             reset.unload_drm(self._watch)
         try:
-            return transaction.apply(self._open, before, plan, wanted, self._course(foreseen))
+            yield
         finally:
-            if drm:
-                self._warn(reset.load_drm(self._watch))
+            self._warn(reset.load_drm(self._watch))
+
+    def _unusable(self, node: Node, gpus: t.Iterable[int]) -> t.Optional[MigError]:
+        """Why what is there on these GPUs cannot be used by everybody, after seeing to it that it can."""
+        try:
+            capabilities.ensure(node, gpus, self._watch)
+        except Exception as error:  # pylint: disable=broad-except  # whatever it was, the layout must be told
+            return error if isinstance(error, MigError) else MigError(f"{type(error).__name__}: {error}")
+        return None
+
+    def _left_unusable(self, outcome: Outcome, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
+        """The layout is right, and taking it back would help nobody; but the next run has something to go on with."""
+        journal = t.cast(state.Journal, self._journal)._replace(clients=(), drm=False)
+        self._put_away(lambda: state.write_journal(self._places, journal))
+        return self._finished(outcome, foreseen, unfinished)
 
     def _needs_no_drm(self, node: Node, plan: Plan) -> bool:
         """Whether nvidia_drm, which keeps GPUs from being reset, is loaded, in the way, and ours to take away."""
         switched = [node.gpus[each.gpu] for each in plan.gpus if node.gpus[each.gpu].mode_current != each.enabled]
-        resetting = bool(self._job.resets) or any(map(refusals.needs_reset, switched))
-        return self._orders.manage_drm and resetting and reset.drm_is_loaded() is True
+        due = self._job.resets or due_for_reset(node, plan, self._orders)
+        return (bool(due) or any(map(refusals.needs_reset, switched))) and self._drm_is_to_go()
+
+    def _drm_is_to_go(self) -> bool:
+        return self._orders.manage_drm and reset.drm_is_loaded() is True
 
     def _course(self, foreseen: Foreseen) -> Course:
         orders = self._orders
@@ -419,8 +474,9 @@ class _Worker:
         return wanted, plan
 
     def _reset(self, gpus: tuple[Gpu, ...]) -> None:
-        orders = self._orders
-        reset.reset(gpus, manage_drm=orders.manage_drm, timeout=orders.operation_timeout, watch=self._watch)
+        # Where a mode has turned out to stay pending, nobody knew before that it would have to go.
+        with self._without_drm() if self._drm_is_to_go() else contextlib.nullcontext():
+            reset.reset(gpus, timeout=self._orders.operation_timeout, watch=self._watch)
 
     def _may_reset(self, foreseen: Foreseen, plan: Plan) -> tuple[int, ...]:
         """GPUs that this change resets, or may reset when their mode stays pending."""
@@ -453,6 +509,7 @@ class _Worker:
             self._warn(str(error))
         steps = (*foreseen.earlier, *outcome.steps_done)
         back = transaction.roll_back(self._open, foreseen.origin, steps, failure, rebooted=foreseen.rebooted)
+        self._warn(str(self._unusable(back.after, {step.gpu for step in steps}) or ""))
         self._start(restart)
         return back._replace(steps_done=outcome.steps_done, wanted=outcome.wanted, plan=outcome.plan)
 

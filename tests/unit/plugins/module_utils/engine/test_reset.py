@@ -21,7 +21,6 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import (
     DriverError,
     Gpu,
     GpuInstance,
-    MigError,
     Node,
     Owner,
     Placement,
@@ -182,6 +181,13 @@ def test_another_gpu_may_be_open_as_long_as_nobody_computes_on_it(root, kind):
 @pytest.mark.parametrize("by_driver", [True, False])
 def test_ampere_in_a_virtual_machine_needs_a_reboot(root, by_driver):
     sentence = only(obstacles(root, gpu(virtualization="passthrough"), by_driver=by_driver))
+    assert "reboot the machine" in sentence
+
+
+@pytest.mark.parametrize("by_driver", [True, False])
+def test_where_the_kernel_has_no_reset_for_it_ampere_needs_a_reboot_on_bare_metal_too(root, by_driver):
+    sentence = only(obstacles(root, gpu(resettable=False), by_driver=by_driver))
+    assert "the kernel has no reset for it" in sentence
     assert "reboot the machine" in sentence
 
 
@@ -365,10 +371,9 @@ def test_a_gpu_whose_place_is_unknown_is_named_by_uuid(commands):
 
 def test_whoever_watches_is_told_before_and_allows_more_time_than_the_command_has(commands):
     watch = Watch()
-    commands.root.load_drm()
-    commands.reset(gpu(), gpu(1), manage_drm=True, timeout=30.0, watch=watch)
-    assert [what for what, _seconds in watch.begun] == ["unload nvidia_drm", "reset GPU 0, 1", "load nvidia_drm"]
-    assert watch.begun[1][1] > 2 * 30.0
+    commands.reset(gpu(), gpu(1), timeout=30.0, watch=watch)
+    assert [what for what, _seconds in watch.begun] == ["reset GPU 0, 1"]
+    assert watch.begun[0][1] > 2 * 30.0
 
 
 @pytest.mark.parametrize(
@@ -487,70 +492,32 @@ def test_other_open_files_do_not_matter(commands):
     commands.reset()
 
 
-# --- the reset, with nvidia_drm ------------------------------------------------------------------------------------
+# --- nvidia_drm around it ------------------------------------------------------------------------------------------
 
 
-def test_nvidia_drm_is_taken_out_and_put_back(commands):
-    commands.root.load_drm()
-    commands.reset(manage_drm=True)
-    assert [call.split()[0] for call in commands.calls] == ["rmmod", "nvidia-smi", "modprobe"]
-    assert commands.calls[0] == "rmmod nvidia_drm"
-    assert commands.calls[2] == "modprobe nvidia_drm"
-
-
-def test_nvidia_drm_that_is_not_loaded_is_not_loaded_afterwards(commands):
-    commands.reset(manage_drm=True)
-    assert [call.split()[0] for call in commands.calls] == ["nvidia-smi"]
-
-
-def test_nvidia_drm_is_left_alone_unless_that_is_asked_for(commands):
+def test_a_reset_by_itself_leaves_nvidia_drm_alone(commands):
     commands.root.load_drm()
     commands.reset()
     assert [call.split()[0] for call in commands.calls] == ["nvidia-smi"]
 
 
-def test_nvidia_drm_comes_back_after_a_reset_that_failed(commands):
+def test_nvidia_drm_alone_is_unloaded_and_loaded_again(commands):
     commands.root.load_drm()
-    commands.make("nvidia-smi", "echo 'GPU 0: Unknown Error'; exit 255")
-    assert commands.failure(manage_drm=True).error == "UNKNOWN"
-    assert reset.drm_is_loaded(str(commands.root))
+    reset.unload_drm()
+    assert reset.drm_is_loaded(str(commands.root)) is False
+    assert reset.load_drm() == ""
+    assert reset.drm_is_loaded(str(commands.root)) is True
+    assert commands.calls == ["rmmod nvidia_drm", "modprobe nvidia_drm"]
 
 
-def test_nvidia_drm_in_use_means_no_reset(commands):
+def test_nvidia_drm_in_use_is_a_failure_that_says_so(commands):
     commands.root.load_drm()
     commands.make("rmmod", "echo 'rmmod: ERROR: Module nvidia_drm is in use' >&2; exit 1")
-    failure = commands.failure(manage_drm=True)
-    assert failure.details["call"] == "rmmod nvidia_drm"
-    assert failure.error == "IN_USE"
-    assert "Module nvidia_drm is in use" in str(failure)
-    assert [call.split()[0] for call in commands.calls] == ["rmmod"]
+    with pytest.raises(DriverError, match="Module nvidia_drm is in use") as caught:
+        reset.unload_drm()
+    assert (caught.value.details["call"], caught.value.error) == ("rmmod nvidia_drm", "IN_USE")
 
 
-def test_nvidia_drm_that_does_not_come_back_is_a_failure_of_its_own(commands):
-    commands.root.load_drm()
+def test_nvidia_drm_that_does_not_come_back_is_told(commands):
     commands.make("modprobe", "echo 'modprobe: FATAL: Module nvidia_drm not found' >&2; exit 1")
-    failure = commands.failure(manage_drm=True)
-    assert failure.details["call"] == "modprobe nvidia_drm"
-    assert "was not loaded again" in str(failure)
-
-
-def test_a_failed_reset_stays_the_failure_when_nvidia_drm_does_not_come_back_either(commands):
-    commands.root.load_drm()
-    commands.make("nvidia-smi", "echo 'GPU 0: Unknown Error'; exit 255")
-    commands.make("modprobe", "exit 1")
-    failure = commands.failure(manage_drm=True)
-    assert failure.details["call"] == "nvidia-smi --gpu-reset"
-    assert "Unknown Error" in str(failure)
-    assert "nvidia_drm was not loaded again" in str(failure)
-
-
-def test_nvidia_drm_comes_back_after_any_other_error(commands):
-    commands.root.load_drm()
-
-    def fail_meanwhile():
-        with reset.drm_unloaded(root=str(commands.root)):
-            raise MigError(f"loaded: {reset.drm_is_loaded(str(commands.root))}")
-
-    with pytest.raises(MigError, match="loaded: False"):
-        fail_meanwhile()
-    assert reset.drm_is_loaded(str(commands.root))
+    assert "was not loaded again (modprobe: FATAL: Module nvidia_drm not found)" in reset.load_drm()
