@@ -145,15 +145,15 @@ def test_boards_with_nvswitches_show_them_on_the_bus_and_by_the_driver(machine, 
     switches = [place for place, kind in made.facts("class").items() if kind == "0x068000"]
     assert len(switches) == number
     assert sorted(os.listdir(made.root / "proc/driver/nvidia-nvswitch/devices")) == sorted(switches)
-    assert reset._has_nvswitch(str(made.root))
+    assert reset.has_nvswitch(str(made.root))
 
 
 def test_nvswitches_are_seen_without_the_driver(machine):
-    assert reset._has_nvswitch(str(machine("dgx-a100", fabric_manager=False, loaded=False).root))
+    assert reset.has_nvswitch(str(machine("dgx-a100", fabric_manager=False, loaded=False).root))
 
 
 def test_a_node_without_nvswitches_shows_none(machine):
-    assert not reset._has_nvswitch(str(machine("8xa100-pcie-40gb").root))
+    assert not reset.has_nvswitch(str(machine("8xa100-pcie-40gb").root))
 
 
 # --- capabilities ---------------------------------------------------------------------------------------------------
