@@ -114,9 +114,15 @@ class Runtime:
         words = ["systemd-run", "--scope", "--quiet", "--collect"]
         words += [f"--unit={self.kind.scope}-{container['id']}", f"--slice={self.kind.slice}", "--"]
         words += [sys.executable, "-ESs", __file__, "inside", self.name, container["id"], str(writing)]
-        # What it would keep of ours, a login for one, would not end as long as it runs.
-        nothing = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(words, pass_fds=(writing,), start_new_session=True, **nothing)
+        process = subprocess.Popen(
+            words,
+            pass_fds=(writing,),
+            start_new_session=True,
+            # What it would keep of ours, a login for one, would not end as long as it runs.
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(writing)
         with os.fdopen(reading) as pipe:
             said = pipe.read()
