@@ -57,7 +57,7 @@ def install(tree: Path | str, driver_branch: str | int) -> None:
             _link(tree / UNITS / target / unit, f"../{unit}")
     for alias, unit in ALIASES.items():
         _link(tree / UNITS / alias, unit)
-    branch = int(str(driver_branch).split(".")[0])
+    branch = int(str(driver_branch).partition(".")[0])
     _place(build.library_folder(branch) / LIBRARY_NAME, tree / LIBRARY_FOLDER / LIBRARY_NAME)
     _place(build.programs / "nvidia-smi", tree / "usr/bin/nvidia-smi")
 

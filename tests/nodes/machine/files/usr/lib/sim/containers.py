@@ -354,12 +354,12 @@ def freeze(runtime: Runtime, names: t.Sequence[str], paused: bool) -> str:
 def listing(runtime: Runtime, words: t.Sequence[str]) -> str:
     options, _rest = parse(words, "aqf:", ("all", "quiet", "no-trunc", "filter=", "format="))
     names = [option for option, _value in options]
-    filters = [value.split("=", 1) for option, value in options if option in ("-f", "--filter")]
+    filters = [value.partition("=")[::2] for option, value in options if option in ("-f", "--filter")]
     shown = [
         each
         for each in runtime.all()
-        if ("-a" in names or "--all" in names or runtime.runs(each) or any(key == "status" for key, *_ in filters))
-        and all(passes(runtime, each, key, "".join(value)) for key, *value in filters)
+        if ("-a" in names or "--all" in names or runtime.runs(each) or any(key == "status" for key, _value in filters))
+        and all(passes(runtime, each, key, value) for key, value in filters)
     ]
     template = next((value for option, value in options if option == "--format"), "")
     if "-q" in names or "--quiet" in names:
@@ -476,7 +476,7 @@ def client(name: str, words: t.Sequence[str]) -> int:
     runtime = Runtime(name)
     if name == "docker":
         said = ask_daemon(words)
-    elif runtime.kind.unit and subprocess.run(["systemctl", "--quiet", "is-active", runtime.kind.unit]).returncode:
+    elif runtime.kind.unit and subprocess.call(["systemctl", "--quiet", "is-active", runtime.kind.unit]):
         said = {"status": 1, "out": "", "err": f"{runtime.kind.error}cannot access containerd socket\n"}
     else:
         said = answer(runtime, words)
