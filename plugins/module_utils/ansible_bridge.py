@@ -96,10 +96,10 @@ def orders(params: Params) -> Orders:
         allow_reboot=bool(params.get("allow_reboot")),
         manage_drm=params["manage_drm"],
         recover=params.get("recover") or "forward",
-        lock_timeout=_seconds(params, "lock_timeout", least=0),
-        operation_timeout=_seconds(params, "operation_timeout"),
-        client_timeout=_seconds(params, "client_timeout"),
-        lease=_seconds(params, "lease", least=0) if "lease" in params else 0.0,
+        lock_timeout=seconds(params, "lock_timeout", least=0),
+        operation_timeout=seconds(params, "operation_timeout"),
+        client_timeout=seconds(params, "client_timeout"),
+        lease=seconds(params, "lease", least=0) if "lease" in params else 0.0,
         run_id=params.get("run_id") or "",
         who=_who(),
     )
@@ -110,7 +110,8 @@ def opener(params: Params) -> reading.Opener:
     return functools.partial(driver.Session, load_binding(params))
 
 
-def _seconds(params: Params, option: str, least: float = 0.001) -> float:
+def seconds(params: Params, option: str, least: float = 0.001) -> float:
+    """An option that is a time, which AnsibleModule does not bound. Raises WishError."""
     value = float(params[option])
     if not least <= value <= _MANY_SECONDS:
         raise WishError(
@@ -154,16 +155,17 @@ def _confirm(module: AnsibleModule, result: Result) -> None:
 def info(module: AnsibleModule) -> Result:
     """The node as it is; what keeps NVML from answering is part of the report, not a failure."""
     places = state.places(module.params["state_dir"])
-    timeout = _seconds(module.params, "operation_timeout")
+    timeout = seconds(module.params, "operation_timeout")
     result: Result = {"changed": False, "in_progress": state.in_progress(places)}
     try:
         node = reading.observe(opener(module.params), Orders(operation_timeout=timeout))
     except MigError as error:
-        return {**result, **_unavailable(error)}
+        return {**result, **unavailable(error)}
     return {**result, "available": True, "persisted": _persisted(module, places, node), **report.node_report(node)}
 
 
-def _unavailable(error: MigError) -> Result:
+def unavailable(error: MigError) -> Result:
+    """What is told instead of GPUs where the driver does not answer."""
     name = str(error.details.get("error", "UNKNOWN"))
     problem = {
         "call": error.details.get("call") or error.details.get("operation", ""),
@@ -190,13 +192,13 @@ def holders(module: AnsibleModule) -> Result:
     from .engine import bounded
     from .engine import holders as engine_holders
 
-    timeout = _seconds(module.params, "operation_timeout")
+    timeout = seconds(module.params, "operation_timeout")
     about: Result = {"changed": False, "available": True}
     node: t.Optional[Node] = None
     try:
         node = reading.observe(opener(module.params), Orders(operation_timeout=timeout))
     except MigError as error:
-        about.update(_unavailable(error))
+        about.update(unavailable(error))
     if node is not None:
         node = node._replace(gpus=configs.select_gpus(node, module.params["gpus"])[0])
     try:

@@ -47,7 +47,7 @@ def look(module: AnsibleModule) -> bridge.Result:
     except WishError:
         raise
     except MigError as error:
-        about.update(bridge._unavailable(error))
+        about.update(bridge.unavailable(error))
         report += guards.without_nvml(error)
     report += _on_host(params, sight)
     if deadline is not None:
@@ -61,14 +61,14 @@ _LONGEST_CHANGE = 86400.0
 
 def _read(params: bridge.Params) -> guards.Sight:
     read = functools.partial(guards.read, bridge.opener(params), gpus=params["gpus"])
-    return bounded.ask(read, bridge._seconds(params, "operation_timeout"))
+    return bounded.ask(read, bridge.seconds(params, "operation_timeout"))
 
 
 def _on_host(params: bridge.Params, sight: t.Optional[guards.Sight]) -> guards.Report:
     """In a child too: reading /proc of a process that is stuck in the kernel can hang."""
     look = functools.partial(guards.on_host, params["kinds"], sight)
     try:
-        return bounded.ask(look, bridge._seconds(params, "operation_timeout"))
+        return bounded.ask(look, bridge.seconds(params, "operation_timeout"))
     except bounded.Unfinished as error:
         return guards.Report((), (f"What services and processes of this node have to say cannot be told: {error}",))
 

@@ -667,3 +667,20 @@ def test_a_gpu_that_could_be_reset_is_not_said_to_wait_because_another_could_not
     assert (outcome.error, outcome.reboot_required) == (None, (1,))
     assert [step.gpu for step in outcome.steps_done if step.kind == "reset"] == [0]
     assert transaction.known_to_need_a_reboot(outcome.after, node.record().pci).gpus[1].resettable is False
+
+
+def test_what_is_taken_back_after_a_reboot_leaves_a_mode_that_somebody_had_stored_for_it(install):
+    node = install("2xa100-sxm4-40gb")
+    node.node.enable(0)
+    node.reboot()
+    node.node.create(0, [("3g.20gb", 0, [(0, 3)])])
+    node.node.enable(1)
+    node.simulator.fault("nvmlComputeInstanceDestroy", nth=1, when="after", kill=True)
+    node.change_nobody_takes_back(label="all-1g.5gb", gpus=[0])
+    node.reboot()
+
+    outcome = node.change(orders=Orders(recover="back"))
+    assert (outcome.error, outcome.recovered) == (None, "back")
+    assert node.modes() == [(1, 1), (1, 1)]
+    assert [places(gpu) for gpu in node.read().gpus] == [[("3g.20gb", 0, [(0, 3)])], []]
+    assert MODE not in node.writes()

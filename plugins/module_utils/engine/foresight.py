@@ -252,18 +252,22 @@ def _key_of(gpu: Gpu) -> tuple[str, str]:
 def _origin(node: Node, unfinished: t.Optional[state.Journal]) -> Node:
     """The node as it was before the unfinished change, or as it is now where there is none.
 
-    After a reboot that is all GPUs: none has its instances any more.
+    After a reboot that is all GPUs: none has its instances any more. A mode that was pending before the change has
+    become current in it, as whoever stored it wanted.
     """
     if unfinished is None:
         return node
     everything = rebooted(unfinished)
     former = {_key(d): d for d in unfinished.before if everything or d.get("index") in unfinished.gpus}
-    return node._replace(
-        gpus=tuple(
-            layouts.load(dump, gpu)._replace(index=gpu.index) if (dump := former.get(_key_of(gpu))) else gpu
-            for gpu in node.gpus
-        )
-    )
+
+    def origin(gpu: Gpu) -> Gpu:
+        dump = former.get(_key_of(gpu))
+        if dump is None:
+            return gpu
+        was = layouts.load(dump, gpu)._replace(index=gpu.index)
+        return reset.foreseen(was) if everything and reset.is_pending(was) else was
+
+    return node._replace(gpus=tuple(map(origin, node.gpus)))
 
 
 def _earlier(node: Node, unfinished: t.Optional[state.Journal]) -> tuple[Step, ...]:
@@ -293,6 +297,12 @@ def lost_gpus(node: Node, unfinished: state.Journal) -> list[str]:
         for dump in unfinished.before
         if dump.get("index") in unfinished.gpus and _key(dump) not in present
     ]
+
+
+def what_there_was(origin: Node, unfinished: state.Journal) -> list[state.Record]:
+    """The layouts before the unfinished change, those of GPUs that are not in the node any more among them."""
+    there = {_key_of(gpu): layouts.dump(gpu) for gpu in origin.gpus}
+    return [there.get(_key(dump), dump) for dump in unfinished.before]
 
 
 def _stopped_for_the_way_back(node: Node, origin: Node, job: Job, manager: clients.Manager) -> tuple[str, ...]:

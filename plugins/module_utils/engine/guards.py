@@ -500,7 +500,7 @@ def _mps(running: t.Mapping[int, _Running]) -> Report:
 
 def _fabric(systemd: _Systemd, sight: t.Optional[Sight], root: str) -> Report:
     """On a board with NVSwitches instances can be made without Fabric Manager, but no CUDA program starts on them."""
-    if sight is None or not reset._has_nvswitch(root) or reset._fabric_manager_runs(None, root):
+    if sight is None or not reset.has_nvswitch(root) or reset.fabric_manager_runs(None, root):
         return NOTHING
     shown = systemd.show(_FABRIC_MANAGER_UNIT, "LoadState", "ActiveState")
     if shown.get("ActiveState") in _UP:

@@ -170,7 +170,7 @@ def _why_not_alone(
     """From Hopper on, NVSwitch boards let a GPU go by itself; on Ampere Fabric Manager has to take it out."""
     missing = [gpu for gpu in others if gpu.architecture == "ampere"]
     concerned = missing and any(gpu.architecture == "ampere" for gpu in targets)
-    if not concerned or not _has_nvswitch(root) or _fabric_manager_runs(manager, root):
+    if not concerned or not has_nvswitch(root) or fabric_manager_runs(manager, root):
         return None
     return (
         "On this NVSwitch board Fabric Manager has to run for a GPU to be reset by itself, and it does not: start"
@@ -179,7 +179,8 @@ def _why_not_alone(
     )
 
 
-def _has_nvswitch(root: str) -> bool:
+def has_nvswitch(root: str) -> bool:
+    """Whether the GPUs of this node are linked by NVSwitches."""
     if _entries(os.path.join(root, "proc/driver/nvidia-nvswitch/devices")):
         return True
     devices = os.path.join(root, "sys/bus/pci/devices")
@@ -190,7 +191,8 @@ def _has_nvswitch(root: str) -> bool:
     )
 
 
-def _fabric_manager_runs(manager: t.Optional[Manager], root: str) -> bool:
+def fabric_manager_runs(manager: t.Optional[Manager], root: str) -> bool:
+    """Whether Fabric Manager, which NVSwitches need, is at work, as a unit or otherwise."""
     if manager is not None and manager.state(_FABRIC_MANAGER_UNIT).up:
         return True
     return any(_name_of(pid, root) == _FABRIC_MANAGER for pid in _pids(root))

@@ -56,6 +56,7 @@ from .foresight import (
     lost_gpus,
     respect_lease,
     second_reboot,
+    what_there_was,
     wish_of,
     with_what_was_found_out,
 )
@@ -315,7 +316,7 @@ class _Worker:
                 f"The unfinished change {unfinished.txid} could not be taken back.", txid=unfinished.txid
             )
             outcome = outcome._replace(rolled_back=False, missing=missing, error=failure)
-            outcome = self._with_recovery_file(outcome, unfinished.before)
+            outcome = self._with_recovery_file(outcome, what_there_was(foreseen.origin, unfinished))
             if not outcome.recovery:
                 return self._finished(outcome, foreseen, unfinished)
         elif unusable is not None:
