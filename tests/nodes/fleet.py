@@ -29,6 +29,8 @@ if t.TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
 BOOT_SECONDS = 120.0
 NETWORKS = Path("/run/netns")
+INOTIFY_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
+INOTIFY_INSTANCES = 8  # seven, seen on nodes with all services, and one to spare
 
 
 class NodeError(Exception):
@@ -167,6 +169,7 @@ class Node:
             words = ["setsid", "--fork", *supervisor.COMMAND, str(self.folder)]
             options: dict[str, t.Any] = {"stdin": subprocess.DEVNULL, "stdout": console, "stderr": console}
             subprocess.run(words, cwd=ROOT, check=True, **options)
+        self._wait_until(self.is_on, 20, "its supervisor did not start")
         if wait:
             self.wait()
 
@@ -177,7 +180,7 @@ class Node:
             children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
             for child in children:
                 os.kill(int(child), signal.SIGTERM)
-            self._wait_until_off(60)
+            self._wait_until(lambda: not self.is_on(), 90, "it did not stop")
         self.kill()
 
     def kill(self) -> None:
@@ -191,13 +194,8 @@ class Node:
         """Reboots it in an orderly way, and waits until it is up again."""
         before = self.boot_id()
         self.run("systemctl reboot", check=False)
-        deadline = time.monotonic() + BOOT_SECONDS
-        while time.monotonic() < deadline:
-            if self.run("cat /proc/sys/kernel/random/boot_id", check=False).stdout.strip() not in ("", before):
-                self.wait()
-                return
-            time.sleep(0.1)
-        raise NodeError(f"{self.name} did not come back from its reboot within {BOOT_SECONDS:.0f} s.{self._console()}")
+        self._wait_until(lambda: self._boot_id_if_up() not in ("", before), BOOT_SECONDS, "it did not come back")
+        self.wait()
 
     def is_on(self) -> bool:
         return self._process() != 0
@@ -211,17 +209,27 @@ class Node:
         alive = supervisor.start_time(recorded["pid"]) == recorded["started"]
         return recorded["pid"] if alive else 0
 
-    def _wait_until_off(self, seconds: float) -> None:
+    def _wait_until(self, condition: t.Callable[[], bool], seconds: float, otherwise: str) -> None:
         deadline = time.monotonic() + seconds
-        while self.is_on() and time.monotonic() < deadline:
+        while not condition():
+            if time.monotonic() > deadline:
+                raise NodeError(f"{self.name}: {otherwise} within {seconds:.0f} s.{self._console()}")
             time.sleep(0.02)
 
     # ---- talking to it -------------------------------------------------------------------------------------------
 
     def wait_for_ssh(self, seconds: float = BOOT_SECONDS) -> None:
         """Until sshd answers."""
-        words = [*relay(self.id), "--wait", str(seconds)]
-        if subprocess.run(words, check=False).returncode:
+        with subprocess.Popen([*relay(self.id), "--wait", str(seconds)]) as waiting:
+            while waiting.poll() is None:
+                if not self.is_on():
+                    waiting.kill()
+                    raise NodeError(f"{self.name} went off instead of booting.{self._console()}")
+                try:
+                    waiting.wait(0.2)
+                except subprocess.TimeoutExpired:
+                    continue
+        if waiting.returncode:
             raise NodeError(f"sshd on {self.name} did not answer within {seconds:.0f} s.{self._console()}")
 
     def wait(self, seconds: float = BOOT_SECONDS) -> str:
@@ -253,6 +261,9 @@ class Node:
 
     def boot_id(self) -> str:
         return self.run("cat /proc/sys/kernel/random/boot_id").stdout.strip()
+
+    def _boot_id_if_up(self) -> str:
+        return self.run("cat /proc/sys/kernel/random/boot_id", check=False).stdout.strip()
 
     def boots(self) -> int:
         """How often it has booted since it was made."""
@@ -303,6 +314,7 @@ class Fleet:
                 raise NodeError(f"{computer.name!r} is no name of a node: like that of a fleet, at most 16.")
         build.build()
         self.down()
+        refuse_too_many(len(wanted))
         nodes = [Node(self.name, computer.name) for computer in wanted]
         for node, computer in zip(nodes, wanted):
             node.make(computer, [*map(Path, lower), *computer.layers()], nspawn)
@@ -366,6 +378,28 @@ class Fleet:
             "ansible_pipelining": True,
         }
         return {"_meta": {"hostvars": hosts}, "nodes": {"hosts": list(hosts), "vars": variables}}
+
+
+def refuse_too_many(nodes: int) -> None:
+    """Refuses nodes that would hang in the middle of their boot, without a word: systemd has to watch files."""
+    limit = int(INOTIFY_LIMIT.read_text())
+    used = inotify_instances()
+    if used + nodes * INOTIFY_INSTANCES > limit:
+        raise NodeError(
+            f"There is no room for {nodes} more nodes: each needs {INOTIFY_INSTANCES} inotify instances, and of {limit}"
+            f" that root may have {used} are in use. Remove other fleets (python -m tests.nodes status), or raise the"
+            " limit: sysctl fs.inotify.max_user_instances=1024."
+        )
+
+
+def inotify_instances() -> int:
+    found = 0
+    for files in Path("/proc").glob("[0-9]*/fd"):
+        try:
+            found += sum(os.readlink(file) == "anon_inode:inotify" for file in files.iterdir())
+        except OSError:
+            continue  # the process or the file is gone
+    return found
 
 
 def fleets() -> list[Fleet]:

@@ -144,6 +144,15 @@ def test_orderly_stop_lets_units_stop(fleet: Fleet) -> None:
     assert "Reached target shutdown.target" in node.run("journalctl --boot=-1 --output=cat").stdout
 
 
+def test_node_that_cannot_boot_is_said_to_be_off_at_once(fleet: Fleet) -> None:
+    (node,) = fleet.up(["one="])
+    node.kill()
+    (node.folder / "upper/usr/lib/systemd").mkdir(parents=True)
+    (node.folder / "upper/usr/lib/systemd/systemd").write_text("no program")
+    with pytest.raises(NodeError, match="one went off instead of booting"):
+        node.start()
+
+
 def test_node_that_switched_itself_off_can_be_switched_on(fleet: Fleet) -> None:
     (node,) = fleet.up(["one="])
     node.run("systemctl poweroff", check=False)
@@ -345,6 +354,12 @@ def test_node_is_described_in_one_line() -> None:
     computer = Computer.parse("a=1xa30-24gb,3xh100-sxm5-80gb,driver=570,fabric_manager=on,assume=own_destroys:no")
     assert computer.gpus == "1xa30-24gb,3xh100-sxm5-80gb"
     assert computer.options == {"driver": "570", "fabric_manager": True, "assume": {"own_destroys": "no"}}
+
+
+def test_more_nodes_than_this_machine_bears_are_refused_before_any_boots(fleet: Fleet) -> None:
+    with pytest.raises(NodeError, match="There is no room for 9999 more nodes: .* raise the limit"):
+        fleet.up([Computer(f"n{number}") for number in range(9999)])
+    assert fleet.nodes() == []
 
 
 def test_unknown_option_of_a_node_is_refused() -> None:
