@@ -684,3 +684,32 @@ def test_what_is_taken_back_after_a_reboot_leaves_a_mode_that_somebody_had_store
     assert node.modes() == [(1, 1), (1, 1)]
     assert [places(gpu) for gpu in node.read().gpus] == [[("3g.20gb", 0, [(0, 3)])], []]
     assert MODE not in node.writes()
+
+
+def rebooted_in_the_middle(node):
+    """Killed when the mode was stored, and rebooted: MIG is on, and was off before."""
+    node.simulator.fault(MODE, nth=1, when="after", kill=True)
+    node.change_nobody_takes_back(label="all-1g.5gb", orders=MAY)
+    node.reboot()
+    assert node.modes() == [(1, 1)]
+
+
+def test_what_only_another_reboot_could_take_back_is_not_taken_back(install):
+    node = install()
+    rebooted_in_the_middle(node)
+    before = node.records()
+    with pytest.raises(MigError, match="since a reboot, and only another one turns it off again"):
+        node.change(orders=Orders(recover="back"))
+    assert (node.writes(), node.records()) == ([], before)
+
+
+def test_a_failure_after_a_reboot_stores_no_mode_for_a_later_boot(install):
+    node = install()
+    rebooted_in_the_middle(node)
+    node.simulator.fault("nvmlDeviceCreateGpuInstanceWithPlacement", nth=3, code="INSUFFICIENT_RESOURCES")
+    outcome = node.change(label="all-1g.5gb", orders=MAY)
+
+    assert outcome.rolled_back is False
+    assert any("only another reboot turns MIG of GPU 0 off again" in sentence for sentence in outcome.missing)
+    assert (node.modes(), outcome.pending_left, outcome.after.gpus[0].instances) == ([(1, 1)], (), ())
+    assert node.change(label="all-1g.5gb", orders=MAY).error is None

@@ -318,8 +318,19 @@ def _stopped_for_the_way_back(node: Node, origin: Node, job: Job, manager: clien
 def _require_takable_back(node: Node, origin: Node, steps: t.Sequence[Step], orders: Orders) -> None:
     """Refuse to take a change back while somebody uses an instance that it made, or a GPU whose mode has to change.
 
-    So too while somebody was promised such an instance, unless that may be taken.
+    So too while somebody was promised such an instance, unless that may be taken, and where it takes a reboot.
     """
+    for gpu in node.gpus:
+        was = origin.gpus[gpu.index].mode_current
+        if None not in (was, gpu.mode_current) and gpu.mode_current != was and driver.mode_change_needs_reboot(gpu):
+            raise MigError(
+                f"{driver.describe(gpu)} has MIG {on(gpu.mode_current)} since a reboot, and only another one turns it"
+                f" {on(was)} again, so the unfinished change is not taken back. Finish it, and wish for MIG {on(was)}"
+                " with allow_reboot then.",
+                **identity(gpu),
+                current=on(gpu.mode_current),
+                wanted=on(was),
+            )
     busy = [(gpu, _in_the_way_back(gpu, origin.gpus[gpu.index], steps)) for gpu in node.gpus]
     refusals.require_idle(busy, unseen=node.unseen)
     if orders.evict == "none":

@@ -544,6 +544,12 @@ def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failure
     # reset made it current, the one that was current has to come back.
     became_current = (rebooted or "reset" in kinds) and now.mode_current != was.mode_current
     mode_to_restore = became_current or ("set_mode" in kinds and was.mode_current == was.mode_pending)
+    if rebooted and now.mode_current != was.mode_current and driver.mode_change_needs_reboot(now):
+        # Storing it would turn the GPU around at some later boot, when nobody expects it any more.
+        failures.append(f"only another reboot turns MIG of GPU {index} {on(was.mode_current)} again")
+        mode_to_restore = False
+        if not now.mode_current:
+            return
     if mode_to_restore and was.mode_current and not (now.mode_current and now.mode_pending):
         attempt(session.set_mig_mode, index, True)
         now = session.read_gpu(index)
