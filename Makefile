@@ -3,16 +3,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 .DEFAULT_GOAL := help
-.PHONY: help demo setup check test counts torture bench build format clean
+.PHONY: help demo demo-fleet setup check test counts torture bench build format clean
 
 # The first interpreter that really runs, of those that ansible-core 2.19 supports. Choose another one with PYTHON=...
 PYTHON = $(shell tools/find_python.sh 3.11 3.12 3.13)
 
 help: ## what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ready ## repartition a simulated DGX A100: check, run, run again
 	@tools/demo.sh
+
+demo-fleet: need-python ## the same on three nodes that boot, as root: an A100, an H100, and one with a GPU without MIG
+	@$(PYTHON) tools/setup.py --nodes
+	@tools/demo_fleet.sh
 
 setup: need-python ## make everything that demo and tests need, below .venv/
 	@$(PYTHON) tools/setup.py --all
