@@ -318,6 +318,12 @@ def test_a_process_of_a_user_holds_an_instance_until_it_is_killed(hopper, option
     assert hopper.run(["python3", "-c", ask]).stdout == "0\n"
 
 
+def test_a_unit_that_hides_devices_does_not_reach_the_driver(ampere):
+    run = "systemd-run --quiet --pipe --wait --collect"
+    assert status(ampere, f"{run} -p ProtectHome=yes -p ProtectSystem=full -p PrivateTmp=yes nvidia-smi -L") == 0
+    assert status(ampere, f"{run} -p PrivateDevices=yes nvidia-smi -L") == 9
+
+
 def test_a_driver_in_use_is_not_reloaded(ampere):
     ampere.run("systemctl start nvidia-persistenced")
     assert "in use" in ampere.run("sim-driver reload", check=False).stderr

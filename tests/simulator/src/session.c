@@ -6,6 +6,8 @@
 /* NVML as this process sees it: initialised or not, handles, permission. */
 
 #define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,12 +46,15 @@ void unlock_handles(void) { pthread_mutex_unlock(&handles_lock); }
 /* Where a computer that was made to simulate GPUs has its node: there the driver is found without any variable. */
 static const char FIXED_PATH[] = "/run/nvmlsim/state";
 
-static bool open_mapping(void)
+static const char *named_path(void)
 {
     const char *path = getenv("NVMLSIM_STATE");
-    if (path == NULL || *path == '\0') {
-        path = FIXED_PATH;
-    }
+    return path == NULL || *path == '\0' ? NULL : path;
+}
+
+static bool open_mapping(void)
+{
+    const char *path = named_path() != NULL ? named_path() : FIXED_PATH;
     if (same_state_file(&session.mapping, path)) {
         return true;
     }
@@ -74,6 +79,20 @@ bool session_mapping(void)
     return open;
 }
 
+/* Such a computer has device files as well, and who does not get at them does not get at the driver. */
+static nvmlReturn_t reach_driver(void)
+{
+    if (named_path() != NULL) {
+        return NVML_SUCCESS;
+    }
+    int device = open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
+    if (device < 0) {
+        return errno == EACCES || errno == EPERM ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_DRIVER_NOT_LOADED;
+    }
+    close(device);
+    return NVML_SUCCESS;
+}
+
 /* A forked child has its parent's memory, but no session of its own until it calls nvmlInit. */
 static nvmlReturn_t begin_session(void)
 {
@@ -92,8 +111,8 @@ static nvmlReturn_t init(int function)
 {
     pthread_mutex_lock(&init_lock);
     bool open = (session.count > 0 && session.pid == (int)getpid()) || open_mapping();
-    nvmlReturn_t code = NVML_ERROR_DRIVER_NOT_LOADED;
-    if (open) {
+    nvmlReturn_t code = open ? reach_driver() : NVML_ERROR_DRIVER_NOT_LOADED;
+    if (code == NVML_SUCCESS) {
         struct call call;
         code = call_begin(&call, function, nowhere());
         if (code == NVML_SUCCESS) {

@@ -17,6 +17,7 @@ import sys
 import pynvml as nv
 import pytest
 
+DEVICE = "mknod -m 666 /dev/nvidiactl c 1 3"
 ASK = """
 import json, pynvml as nv
 try:
@@ -27,10 +28,10 @@ except nv.NVMLError as error:
 """
 
 
-def in_a_computer(simulator, state, *command, **variables):
-    """Run a command where /run/nvmlsim/state is a link to ``state`` (None: is not there)."""
+def in_a_computer(simulator, state, *command, device=DEVICE, **variables):
+    """Run a command where /run/nvmlsim/state is a link to ``state``, or not there (None), and ``device`` made /dev."""
     made = f"mkdir /run/nvmlsim && ln -s {state} /run/nvmlsim/state &&" if state else ""
-    script = f'mount -t tmpfs tmpfs /run && {made} exec "$@"'
+    script = f'mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /dev && {device} && {made} exec "$@"'
     env = {name: value for name, value in simulator.env().items() if name != "NVMLSIM_STATE"}
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", script, "sh", *command]
     return simulator.run(words, env={**env, **variables})
@@ -62,6 +63,20 @@ def test_the_variable_goes_before_the_fixed_path(node):
 def test_without_the_fixed_path_no_driver_is_loaded(node, state):
     done = in_a_computer(node(), state, sys.executable, "-c", ASK)
     assert json.loads(done.stdout) == nv.NVML_ERROR_DRIVER_NOT_LOADED, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "code"),
+    [
+        ("true", nv.NVML_ERROR_DRIVER_NOT_LOADED),
+        (f"{DEVICE} && mount -o remount,nodev /dev", nv.NVML_ERROR_NO_PERMISSION),
+    ],
+    ids=["not there", "not to be opened"],
+)
+def test_who_cannot_open_the_device_does_not_reach_the_driver(node, device, code):
+    simulator = node()
+    done = in_a_computer(simulator, simulator.path, sys.executable, "-c", ASK, device=device)
+    assert json.loads(done.stdout) == code, done.stderr
 
 
 def test_nvidia_smi_finds_the_fixed_path_too(node):
