@@ -146,9 +146,7 @@ def _nvidia_modprobe_of(tree: str) -> t.Optional[tuple[str, ...]]:
     if not tree.rstrip("/").endswith(driver.DRIVER_ROOT):
         program = commands.find(_PROGRAM)
         return None if program is None else (program,)
-    chroot = commands.find("chroot")
-    there = any(os.path.exists(os.path.join(tree, folder, _PROGRAM)) for folder in ("usr/bin", "usr/sbin", "bin"))
-    return (chroot, tree, _PROGRAM) if chroot is not None and there else None
+    return commands.find_below(tree, _PROGRAM)
 
 
 def _make_by_hand(tree: str, capability: Capability, majors: t.Collection[int]) -> str:

@@ -46,6 +46,14 @@ def find(program: str) -> t.Optional[str]:
     return None if found is None else os.path.abspath(found)
 
 
+def find_below(root: str, program: str) -> t.Optional[tuple[str, ...]]:
+    """The words that run a program of another root, such as that of a driver in a container; None where it is not."""
+    chroot = find("chroot")
+    folders = ("usr/bin", "usr/sbin", "bin", "sbin")
+    there = any(os.path.exists(os.path.join(root, folder, program)) for folder in folders)
+    return (chroot, root, program) if chroot is not None and there else None
+
+
 def run(
     words: t.Sequence[str],
     seconds: float,

@@ -375,7 +375,8 @@ def _ask_nvidia_smi(gpus: t.Sequence[Gpu], timeout: float, watch: t.Optional[Wat
     numbers = ", ".join(str(gpu.index) for gpu in gpus)
     about = identity(gpus[0]) if len(gpus) == 1 else {}
     try:
-        answer = _run(("nvidia-smi", "--gpu-reset", "-i", targets), timeout, f"reset GPU {numbers}", watch)
+        words = ("nvidia-smi", "--gpu-reset", "-i", targets)
+        answer = _run(words, timeout, f"reset GPU {numbers}", watch, os.path.join(root, driver.DRIVER_ROOT.lstrip("/")))
     except DriverError as error:
         error.details.update(about)
         raise
@@ -433,14 +434,16 @@ class _Answer(t.NamedTuple):
     said: str
 
 
-def _run(words: t.Sequence[str], seconds: float, what: str, watch: t.Optional[Watch]) -> _Answer:
+def _run(words: t.Sequence[str], seconds: float, what: str, watch: t.Optional[Watch], other_root: str = "") -> _Answer:
     """Run a command without a shell. Raises DriverError when it is missing, or not back in time.
 
-    The caller's environment goes along: it says where the driver's library lies.
+    Where this node does not have it, that below ``other_root`` is run. The caller's environment goes along: it says
+    where the driver's library lies.
     """
     command = " ".join(words[:2])
     program = commands.find(words[0])
-    if program is None:
+    start = (program,) if program is not None else commands.find_below(other_root, words[0]) if other_root else None
+    if start is None:
         raise DriverError(
             f"{words[0]} was not found on this node, which is needed to {what}: install it, or add its folder to PATH.",
             call=command,
@@ -449,9 +452,9 @@ def _run(words: t.Sequence[str], seconds: float, what: str, watch: t.Optional[Wa
     if watch is not None:
         watch.begin(what, seconds + _SPARE_SECONDS)
     try:
-        answer = commands.run((program, *words[1:]), seconds, os.environ, patience=2.0, merged=True)
+        answer = commands.run((*start, *words[1:]), seconds, os.environ, patience=2.0, merged=True)
     except OSError as error:
-        raise DriverError(f"{program} cannot be run: {error.strerror}.", call=command, error="UNKNOWN") from error
+        raise DriverError(f"{start[0]} cannot be run: {error.strerror}.", call=command, error="UNKNOWN") from error
     except commands.Late as late:
         ended = "was ended" if late.pid is None else f"is stuck in the kernel (process {late.pid})"
         raise DriverError(

@@ -456,6 +456,17 @@ def test_a_host_without_nvidia_smi_says_what_is_missing(commands, monkeypatch):
     assert failure.details["gpu"] == 0
 
 
+def test_that_of_a_driver_in_a_container_is_used_where_the_host_has_none(commands, monkeypatch):
+    (commands.folder / "nvidia-smi").unlink()
+    monkeypatch.setattr(programs, "_STANDARD_PATH", "/usr/bin:/bin")
+    inside = commands.root.path / "run/nvidia/driver"
+    (inside / "usr/bin").mkdir(parents=True)
+    (inside / "usr/bin/nvidia-smi").touch()
+    commands.make("chroot", "exit 0")
+    commands.reset()
+    assert commands.calls == [f"chroot {inside} nvidia-smi --gpu-reset -i 00000000:00:00.0"]
+
+
 def test_a_reset_that_does_not_end_is_ended_with_all_that_it_started(commands):
     commands.make("nvidia-smi", f"sleep 600 & echo $! > {commands.folder}/child; wait")
     started = time.monotonic()
