@@ -28,7 +28,7 @@ from .places import HERE, HOST_TOOLS, KEY, LAYERS, SIMULATOR, STORE
 NEEDED_COMMANDS = ("apt-get", "dpkg", "perl", "ip", "nsenter", "setsid", "ssh", "ssh-keygen", "unshare")
 HOST_PACKAGES = ("systemd-container", "libsystemd-shared", "mmdebstrap")
 BASE_PACKAGES = (
-    *("systemd", "systemd-sysv", "dbus", "udev", "kmod"),
+    *("systemd", "systemd-sysv", "libpam-systemd", "dbus", "udev", "kmod"),
     *("openssh-server", "sudo", "python3", "iproute2", "procps"),
 )
 BASE_USERS = ("operator", "admin")  # may become root without a password

@@ -30,7 +30,7 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
 BOOT_SECONDS = 120.0
 NETWORKS = Path("/run/netns")
 INOTIFY_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
-INOTIFY_INSTANCES = 8  # seven, seen on nodes with all services, and one to spare
+INOTIFY_INSTANCES = 11  # ten, seen on a node that somebody is logged in to, and one to spare
 
 
 class NodeError(Exception):

@@ -30,6 +30,8 @@ NOT_OURS = (
     "/var/lib/systemd",  # stamps of timers, the seed of random numbers
 )
 
+OF_A_LOGIN = ("user@", "user-runtime-dir@")
+
 
 def output(*words):
     return subprocess.run(words, stdout=subprocess.PIPE, check=True, universal_newlines=True).stdout
@@ -39,7 +41,8 @@ def units():
     """Every service that is up, and which start of it this is."""
     shown = output("systemctl", "show", "*.service", "--property=Id,ActiveState,InvocationID")
     each = [dict(line.split("=", 1) for line in block.splitlines()) for block in shown.split("\n\n") if block.strip()]
-    return {unit["Id"]: unit["InvocationID"] for unit in each if unit["ActiveState"] in ("active", "reloading")}
+    up = [unit for unit in each if unit["ActiveState"] in ("active", "reloading")]
+    return {unit["Id"]: unit["InvocationID"] for unit in up if not unit["Id"].startswith(OF_A_LOGIN)}
 
 
 def files():
