@@ -363,7 +363,7 @@ def test_a_saved_layout_comes_back_exactly(install):
 # --- asked to stop, and out of space --------------------------------------------------------------------------------
 
 
-def in_the_worker(node, disturb, label):
+def in_the_worker(node, disturb, label, orders=None):
     """Make a change in whose worker ``disturb`` runs first."""
 
     def make():
@@ -374,7 +374,7 @@ def in_the_worker(node, disturb, label):
             return work(self)
 
         worker._Worker.run = disturbed
-        return worker.change(node.places, node.opener, node.job(label=label), node.manager)
+        return worker.change(node.places, node.opener, node.job(label=label, orders=orders), node.manager)
 
     return node.call(make)
 
@@ -414,6 +414,30 @@ def test_who_is_asked_to_stop_in_the_middle_takes_the_change_back(install, after
     assert (len(outcome.steps_done), outcome.rolled_back) == (after, True)
     assert node.node.state() == before
     assert state.read_journal(node.places) is None
+
+
+def test_a_request_to_stop_that_comes_late_lets_no_client_run_on_the_way_back(install):
+    units = {"telegraf.service": "active", "slurmd.service": "active"}
+    node = install(units=units, refuses_to_start={"slurmd.service"})
+    node.change(label="all-3g.20gb")
+
+    def stop_when_clients_start():
+        start = node.manager.start
+
+        def asked_to_stop(unit, timeout):
+            os.kill(os.getpid(), signal.SIGTERM)
+            start(unit, timeout)
+
+        node.manager.start = asked_to_stop
+
+    orders = Orders(evict="clients", clients=tuple(map(Client, units)))
+    outcome = in_the_worker(node, stop_when_clients_start, "all-1g.5gb", orders)
+
+    assert ("slurmd.service" in str(outcome.error), outcome.rolled_back) == (True, True)
+    assert [line for line in node.manager.log() if "telegraf" in line] == [
+        "stop telegraf.service",
+        "start telegraf.service",
+    ] * 2
 
 
 def test_a_layout_that_cannot_be_remembered_is_taken_back(install):

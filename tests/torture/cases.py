@@ -143,7 +143,7 @@ def random_node(dice: random.Random) -> Case:
         "gpus": gpus,
         "driver": dice.choice(drivers),
         "chips": "".join(dice.choice("NS") for _gpu in gpus),
-        "virtualization": "passthrough" if dice.random() < 0.06 else "none",
+        "virtualization": "passthrough" if dice.random() < 0.1 else "none",
         "persistence": dice.random() < 0.85,
         "assume": assume,
     }
@@ -390,7 +390,9 @@ def run_of(title: str, wish: t.Optional[Wish], orders: Case) -> Case:
 
 def random_orders(dice: random.Random, case: Case) -> Case:
     evict = {"none": 55, "reserved": 20, "clients": 25} if case["units"] else {"none": 75, "reserved": 25}
+    may = {"allow_reboot": dice.random() < 0.6} if case["virtualization"] == "passthrough" else {}
     return {
+        **may,
         "evict": pick(dice, evict),
         "allow_reset": dice.random() < 0.3,
         "recover": "forward",
@@ -413,7 +415,8 @@ def aftermath(dice: random.Random, case: Case) -> list[str]:
     """What happens between this run and the next."""
     events = []
     likely = {"killed both": 0.5, "killed at a file": 0.5, "hang": 0.25, "lost": 0.25, "killed worker": 0.25}
-    if dice.random() < likely.get(case["topic"], 0.05):
+    rarely = 0.4 if case["virtualization"] == "passthrough" else 0.05
+    if dice.random() < likely.get(case["topic"], rarely):
         events.append(dice.choice(("reboot", "reboot", "reboot that keeps run")))
     if dice.random() < 0.06:
         events.append("holders leave")

@@ -79,6 +79,8 @@ class Trial:
         # What this run has to bring about: its own wish, and the unfinished change's where that says nothing.
         self.targets = {**(unfinished.targets if unfinished else {}), **self.wish}
         self.rebooted = unfinished is not None and unfinished.boot != record["boot"]
+        if self.rebooted and not self.was_proven():
+            self.origin = [started_anew(gpu) for gpu in self.origin]
         self.writes = [call for call in record["calls"] if call["write"]]
         self.journal = "journal.json" in record["files"]
         self.fired = [record["disturb"][index] for index in record["fired"]]
@@ -133,6 +135,7 @@ class Trial:
             yield f"an unfinished change is not reported as one: {record['in_progress']}"
         yield from self.about_writes()
         yield from self.about_users()
+        yield from self.about_reboots()
         if record["rival"] is not None:
             yield from self.about_rivals()
         else:
@@ -228,6 +231,35 @@ class Trial:
             place = (promise["gpu"], promise["gi"], promise["ci"])
             if place in tried and not may_take:
                 yield f"destroyed {place}, which is promised to {promise['holder']}"
+
+    def about_reboots(self) -> t.Iterator[str]:
+        """One reboot for one wish, never without permission, and a record of it as long as it is waited for."""
+        kept, found = self.record["files"].get("reboot.json"), self.record["files_before"].get("reboot.json")
+        asked_for = self.result.get("reboot_required") or []
+        if kept and not self.may_reboot() and kept != found:
+            yield "a reboot is recorded that nobody allowed"
+        if asked_for and self.may_reboot():
+            if not kept or not kept["wish"]:
+                yield f"asks for a reboot for GPU {asked_for}, and there is no record of it"
+            elif found and found["wish"] == kept["wish"] and found["boot_id"] != f"boot-{self.record['boot']}":
+                yield f"asks for a second reboot for one wish: {found}"
+        if succeeded(self.result) and kept and self.record["rival"] is None and not self.disturbed:
+            waited = {gpu["pci"].upper() for index, gpu in enumerate(self.after) if index in self.targets}
+            if set(kept["pci"]) <= waited:
+                yield f"as wanted, and yet it is waited for a reboot: {kept}"
+
+    def may_reboot(self) -> bool:
+        orders = [self.record["orders"], *([self.record["rival"]["run"]["orders"]] if self.record["rival"] else [])]
+        return any(each.get("allow_reboot") for each in orders)
+
+    def waits_for_reboot(self, gpu: int) -> bool:
+        """Whether only a reboot gives this GPU another mode."""
+        return self.case["virtualization"] == "passthrough" and self.hw[gpu].ampere
+
+    def was_rebooted(self) -> bool:
+        """Whether there was a reboot since somebody began to wait for one."""
+        found = self.record["files_before"].get("reboot.json")
+        return bool(found) and found["boot_id"] != f"boot-{self.record['boot']}"
 
     # --- what it must have come to ---------------------------------------------------------------------------------
 
@@ -346,6 +378,9 @@ class Trial:
             if not emptied and not switched and self.after[gpu]["layout"] != self.before[gpu]["layout"]:
                 yield f"a mode is pending, and instances of GPU {gpu} were changed"
             waited = was[0] != target["on"] and was[1] == target["on"]
+            misses = modes[0] != target["on"] and not waits and self.waits_for_reboot(gpu)
+            if misses and self.may_reboot() and not self.result["reset_required"]:
+                yield f"GPU {gpu} misses the reboot: {modes}"
             if waits and not waited and not self.may_wait(gpu):
                 yield f"the mode of GPU {gpu} is pending without reason"
             if waited and any(c["gpu"] == gpu and c["function"] == "nvmlDeviceSetMigMode" for c in self.writes):
@@ -613,6 +648,8 @@ class Trial:
                 found["a client that does not stop"] = stubborn
         if self.back:
             pids = [str(pid) for gpu in self.before for pid, _kind, _gi, _ci in gpu["holders"]]
+            if self.turned_in_a_reboot(self.before):
+                found["another reboot"] = ["only another one turns it"]
             return {**found, "used by somebody": pids} if pids else found
         for gpu, target in self.targets.items():
             if gpu < len(self.before) and not self.is_as_wanted(gpu, self.before, target):
@@ -629,8 +666,12 @@ class Trial:
             pids = [str(pid) for each in users.values() for pid in each]
             if pids:
                 found["in use"] = pids
-            if self.case["virtualization"] == "passthrough" and self.hw[gpu].ampere:
-                found["a reboot is needed"] = ["reboot"]
+            if self.waits_for_reboot(gpu) and not self.may_reboot():
+                found["a reboot is needed"] = ["allow_reboot"]
+            elif self.waits_for_reboot(gpu):
+                found |= self.what_a_reboot_ends()
+                if self.was_rebooted():
+                    found["a second reboot"] = ["was rebooted for this wish already"]
             if not target["on"] and self.promised(gpu) and self.record["orders"]["evict"] == "none":
                 found["reserved"] = self.promised_to(gpu)
             if pending == target["on"]:
@@ -654,6 +695,15 @@ class Trial:
         ):
             return {"reserved": self.promised_to(gpu)}
         return {}
+
+    def what_a_reboot_ends(self) -> dict[str, list[str]]:
+        """Who is on the node, on whatever GPU, and to whom something of it is promised."""
+        pids = [str(pid) for gpu in range(len(self.before)) for each in self.users(gpu).values() for pid in each]
+        promised = [p["holder"] for p in self.record["promises"] if self.record["orders"]["evict"] == "none"]
+        return {
+            **({"ended by the reboot": pids} if pids else {}),
+            **({"lost in the reboot": promised} if promised else {}),
+        }
 
     def users(self, gpu: int) -> dict[t.Any, list[int]]:
         """Who is known to use what, by (GI, CI); None for the whole GPU. A unit that will be stopped is nobody."""
@@ -696,7 +746,25 @@ class Trial:
         hidden = any(not holder["seen"] for holder in self.record["holders"])
         broken = any(each["trouble"] for each in self.case["units"]) and self.record["orders"]["evict"] == "clients"
         lasting = any(each["what"] in LASTING for each in self.fired) or len(self.fired) + hidden + broken > 1
-        return lasting or self.only_pending_lost() or self.held_unseen()
+        for_good = self.only_pending_kept() or self.turned_in_a_reboot(self.after)
+        return lasting or self.only_pending_lost() or self.held_unseen() or for_good
+
+    def turned_in_a_reboot(self, snapshot: t.Sequence[Gpu]) -> bool:
+        """Whether a reboot in the middle gave a GPU a mode that only another reboot takes away."""
+        return self.rebooted and any(
+            self.waits_for_reboot(gpu) and snapshot[gpu]["modes"][0] != self.origin[gpu]["modes"][0]
+            for gpu in range(len(snapshot))
+        )
+
+    def only_pending_kept(self) -> bool:
+        """Whether nothing is left but a mode that is stored for the next boot, which nobody can take back."""
+        differing = [gpu for gpu in range(len(self.before)) if not self.same(gpu, self.origin)]
+        return bool(differing) and all(
+            self.waits_for_reboot(gpu)
+            and self.origin[gpu]["modes"][0] == self.after[gpu]["modes"][0]
+            and self.origin[gpu]["layout"] == self.after[gpu]["layout"]
+            for gpu in differing
+        )
 
     def only_pending_lost(self) -> bool:
         """Whether nothing but a pending mode is lost: on an idle GPU nobody can make it pending again, only current."""
@@ -754,6 +822,12 @@ class Trial:
             # A pending mode may be there for good until the next boot.
             held += ["pending" for gpu in self.targets if self.before[gpu]["modes"][0] != self.before[gpu]["modes"][1]]
         return [*hidden, *held, *broken, *(["a pending mode that is lost"] if self.only_pending_lost() else [])]
+
+
+def started_anew(gpu: Gpu) -> Gpu:
+    """What was there before, and then a reboot: a mode that was pending is what is current."""
+    current, pending = gpu["modes"]
+    return gpu if current == pending else {**gpu, "modes": type(gpu["modes"])((pending, pending)), "layout": {}}
 
 
 # --- layouts -------------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ UNSAID: Result = {
     "allow_empty": False,
     "mode_only": False,
     "manage_drm": False,
+    "allow_reboot": False,
     "lease": 0,
     "run_id": None,
     "_binding": None,

@@ -347,6 +347,7 @@ class Stage:
         devices = {ci["uuid"] for gpu in self.sim.describe()["gpus"] for gi in gpu["instances"] for ci in gi["compute"]}
         return {
             **{key: orders[key] for key in ("evict", "allow_reset", "recover", "who")},
+            "allow_reboot": orders.get("allow_reboot", False),
             "clients": [[unit["name"], unit["kinds"]] for unit in self.case["units"]],
             "reservations": [
                 {"device": each["device"], "holder": each["holder"]}

@@ -66,6 +66,7 @@ class Watch:
         self._seconds = seconds
         self._tell = tell
         self._asked_to_stop = False
+        self._goes_through = False
 
     def begin(self, what: str, seconds: t.Optional[float] = None) -> None:
         """From now on this is being done, and this process ends if nothing else is begun within ``seconds``.
@@ -88,8 +89,12 @@ class Watch:
 
     def check(self) -> None:
         """Raise Interrupted if somebody asked this process to stop. Call it where stopping is safe."""
-        if self._asked_to_stop:
+        if self._asked_to_stop and not self._goes_through:
             raise Interrupted("The change was asked to stop (SIGTERM).")
+
+    def go_through(self) -> None:
+        """From now on what is being done is brought to its end: on the way back there is nothing to stop for."""
+        self._goes_through = True
 
     def _stop(self, *_signal: t.Any) -> None:
         self._asked_to_stop = True

@@ -503,6 +503,7 @@ class _Worker:
 
     def _taken_back(self, outcome: Outcome, foreseen: Foreseen, restart: tuple[str, ...], failure: MigError) -> Outcome:
         """The layout was changed, but the change cannot stay: the old one comes back, and the clients with it."""
+        self._watch.go_through()
         try:
             self._stop(restart, restart)
         except MigError as error:
