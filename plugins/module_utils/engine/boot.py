@@ -262,7 +262,7 @@ class _Boot:
                 break
             blamed = [target for target in left if _concerns(target, self._node, error, pending)]
             for target in blamed or tuple(left):
-                give_up(target, str(error) if error else _pending_in_words(self._node, pending), error is None)
+                give_up(target, str(error or _pending_in_words(target, self._node)), waits=error is None)
         return failed
 
     def _attempt(self, job: Job) -> tuple[t.Optional[MigError], tuple[int, ...]]:
@@ -344,10 +344,10 @@ def _concerns(target: _Target, node: Node, error: t.Optional[MigError], pending:
     return any(gpu.index in pending or (gpu.uuid == uuid if uuid else gpu.index == index) for gpu in meant)
 
 
-def _pending_in_words(node: Node, pending: t.Sequence[int]) -> str:
-    gpu = node.gpus[pending[0]]
+def _pending_in_words(target: _Target, node: Node) -> str:
+    gpu = node.gpus[next(iter(target.resolve(node).wishes))]
     event = "a reboot" if driver.mode_change_needs_reboot(gpu) else "a reset or reboot"
-    return f"{driver.describe(gpu)} needs {event} before MIG is {on(gpu.mode_pending)}, which is stored."
+    return f"{target.name} needs {event} before MIG is {on(gpu.mode_pending)}, which is stored."
 
 
 def _other_uuids(node: Node, dumps: t.Sequence[state.Record]) -> list[str]:

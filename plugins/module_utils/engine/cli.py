@@ -495,7 +495,7 @@ def _booted(booted: boot.Booted) -> Answer:
             if pictures
             else f"{booted.source} is followed: nothing had to be changed."
         )
-    failed = [failure.sentence for failure in booted.failures]
+    failed = list(dict.fromkeys(failure.sentence for failure in booted.failures))
     report: Report = {
         "result": result,
         "msg": " ".join((*failed, *(() if failed else (*done, *booted.left)))),
