@@ -135,8 +135,8 @@ def make_once(folder: Path, recipe: str, make: t.Callable[[Path], None]) -> None
     started = time.monotonic()
     half = folder.with_name(f"{folder.name}.half")
     stamp.unlink(missing_ok=True)
-    for leftover in (half, folder):
-        if leftover.exists():
+    for leftover in (*folder.parent.glob("*.half"), folder):  # nobody else is at one: there is a lock
+        if leftover.is_dir():
             shutil.rmtree(leftover)
     half.mkdir(parents=True)
     make(half)

@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -30,6 +32,7 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")
 BOOT_SECONDS = 120.0
 NETWORKS = Path("/run/netns")
 INOTIFY_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
+ROOM_SECONDS = 300.0
 INOTIFY_INSTANCES = 11  # ten, seen on a node that somebody is logged in to, and one to spare
 
 
@@ -314,12 +317,12 @@ class Fleet:
                 raise NodeError(f"{computer.name!r} is no name of a node: like that of a fleet, at most 16.")
         build.build()
         self.down()
-        refuse_too_many(len(wanted))
         nodes = [Node(self.name, computer.name) for computer in wanted]
         for node, computer in zip(nodes, wanted):
             node.make(computer, [*map(Path, lower), *computer.layers()], nspawn)
-        for node in nodes:
-            node.start(wait=False)
+        with room_for(len(nodes)):
+            for node in nodes:
+                node.start(wait=False)
         for node in nodes:
             if wait == "boot":
                 node.wait()
@@ -380,26 +383,42 @@ class Fleet:
         return {"_meta": {"hostvars": hosts}, "nodes": {"hosts": list(hosts), "vars": variables}}
 
 
-def refuse_too_many(nodes: int) -> None:
-    """Refuses nodes that would hang in the middle of their boot, without a word: systemd has to watch files."""
-    limit = int(INOTIFY_LIMIT.read_text())
-    used = inotify_instances()
-    if used + nodes * INOTIFY_INSTANCES > limit:
-        raise NodeError(
-            f"There is no room for {nodes} more nodes: each needs {INOTIFY_INSTANCES} inotify instances, and of {limit}"
-            f" that root may have {used} are in use. Remove other fleets (python -m tests.nodes status), or raise the"
-            " limit: sysctl fs.inotify.max_user_instances=1024."
-        )
+@contextlib.contextmanager
+def room_for(nodes: int, seconds: float = ROOM_SECONDS) -> t.Iterator[None]:
+    """Waits until this machine has room for more nodes, and lets nobody else take it until they are switched on.
+
+    Without room they would hang in the middle of their boot, and say nothing: systemd has to watch files.
+    """
+    deadline = time.monotonic() + seconds
+    SOCKETS.mkdir(parents=True, exist_ok=True)
+    with open(SOCKETS / "lock", "w") as lock:
+        while True:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            most = most_nodes()
+            others = len(cgroups.names("gf"))  # of all checkouts
+            if nodes <= most - others:
+                break
+            if nodes > most or time.monotonic() > deadline:
+                raise NodeError(
+                    f"There is no room for {nodes} more nodes: this machine bears {most}, and {others} are on. Remove"
+                    " other fleets (python -m tests.nodes status), or raise a limit: sysctl"
+                    " fs.inotify.max_user_instances=1024."
+                )
+            fcntl.flock(lock, fcntl.LOCK_UN)  # whoever waits here must not keep those from going on that it waits for
+            time.sleep(0.3)
+        yield
 
 
-def inotify_instances() -> int:
-    found = 0
-    for files in Path("/proc").glob("[0-9]*/fd"):
+def most_nodes() -> int:
+    """How many nodes can be on at once, given what else watches files as root."""
+    watching = 0
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            found += sum(os.readlink(file) == "anon_inode:inotify" for file in files.iterdir())
+            if "/gf" not in (process / "cgroup").read_text():
+                watching += sum(os.readlink(file) == "anon_inode:inotify" for file in (process / "fd").iterdir())
         except OSError:
             continue  # the process or the file is gone
-    return found
+    return (int(INOTIFY_LIMIT.read_text()) - watching) // INOTIFY_INSTANCES
 
 
 def fleets() -> list[Fleet]:

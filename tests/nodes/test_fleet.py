@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import typing as t
 from pathlib import Path
@@ -19,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from . import cgroups, observe, scenarios, supervisor
-from .fleet import Computer, Fleet, Node, NodeError
+from . import fleet as fleets
+from .fleet import Computer, Fleet, Node, NodeError, room_for
 from .places import CHECKOUT, FLEETS, ROOT, SCENARIOS, SOCKETS
 
 # Two test runs in one checkout do not take each other's nodes away.
@@ -356,10 +358,26 @@ def test_node_is_described_in_one_line() -> None:
     assert computer.options == {"driver": "570", "fabric_manager": True, "assume": {"own_destroys": "no"}}
 
 
-def test_more_nodes_than_this_machine_bears_are_refused_before_any_boots(fleet: Fleet) -> None:
-    with pytest.raises(NodeError, match="There is no room for 9999 more nodes: .* raise the limit"):
-        fleet.up([Computer(f"n{number}") for number in range(9999)])
-    assert fleet.nodes() == []
+def test_more_nodes_than_this_machine_bears_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleets, "most_nodes", lambda: 3)
+    with (
+        pytest.raises(NodeError, match="no room for 4 more nodes: this machine bears 3, .* raise a limit"),
+        room_for(4),
+    ):
+        raise AssertionError("let in")
+
+
+def test_nodes_wait_for_room_until_others_are_gone(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.up(["one="])
+    monkeypatch.setattr(cgroups, "names", lambda _: ["one"] if fleet.node("one").is_on() else [])
+    monkeypatch.setattr(fleets, "most_nodes", lambda: 1)
+    with pytest.raises(NodeError, match="this machine bears 1, and 1 are on"), room_for(1, seconds=0):
+        raise AssertionError("let in")
+    off = threading.Timer(0.5, fleet.node("one").kill)
+    off.start()
+    with room_for(1, seconds=60):
+        assert not fleet.node("one").is_on()
+    off.join()
 
 
 def test_unknown_option_of_a_node_is_refused() -> None:
