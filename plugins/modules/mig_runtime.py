@@ -13,9 +13,11 @@ short_description: Put on a node what runs there without a controller
 version_added: 0.1.0
 description:
   - Installs the engine of this collection, plain Python that needs nothing but the standard library, in C(engine/)
-    below O(state_dir), and NVIDIA's NVML binding in C(binding/) where the node has none.
-  - Both come from the controller with this task. The node needs no internet, no package manager and no C(pip).
-  - The role P(gpufleet.mig.runtime#role) uses it, and adds the command C(gpufleet-mig).
+    below O(state_dir), NVIDIA's NVML binding in C(binding/), and the command C(gpufleet-mig).
+  - The engine comes from the controller with this task, and so does the binding unless O(binding) says otherwise. The
+    node needs no internet, no package manager and no C(pip). Packages of a Python are looked at and never changed.
+  - What lies in C(binding/) is used by all modules of this collection too, whichever Python Ansible runs them with.
+  - The role P(gpufleet.mig.runtime#role) uses it.
   - A new version takes the place of the old one at once. Whatever runs with the old one can end with it.
   - Touches neither driver nor GPUs, so it also works in an image that is being built.
 extends_documentation_fragment:
@@ -36,6 +38,34 @@ options:
       - Absolute path of the Python on the node that will run the engine, version 3.9 or newer.
       - By default the one that runs this module.
     type: path
+  binding:
+    description: Where the NVML binding comes from.
+    type: str
+    choices:
+      controller: From nvidia-ml-py of the controller, for a node whose O(python) has none.
+      wheel_dir: From the newest C(nvidia_ml_py-*.whl) in O(wheel_dir), whatever else the node has.
+      python: From what O(python) has, as in a virtual environment or of a package of the distribution. It is a failure
+        when that has none. Where the Python that runs this module has none, it gets a copy in C(binding/).
+    default: controller
+  wheel_dir:
+    description:
+      - Folder with a wheel of nvidia-ml-py, for O(binding=wheel_dir).
+      - On the controller it is looked for as files of a playbook are, and else from where ansible-playbook was started.
+    type: path
+  remote_src:
+    description: Whether O(wheel_dir) is on the node. By default it is on the controller.
+    type: bool
+    default: false
+  command:
+    description:
+      - Absolute path of the command to install. Folders that are missing are made.
+      - By default no command is installed.
+    type: path
+  _binding_digest:
+    description:
+      - What the controller's half of this module found in the wheel.
+      - Not for playbooks.
+    type: str
 seealso:
   - module: gpufleet.mig.mig_config
 author:
@@ -50,6 +80,21 @@ EXAMPLES = r"""
 - name: Choose the Python that will run it
   gpufleet.mig.mig_runtime:
     python: /usr/bin/python3.12
+
+- name: Let people on the node use it too
+  gpufleet.mig.mig_runtime:
+    command: /usr/local/sbin/gpufleet-mig
+
+- name: Use the binding of a wheel that the node keeps
+  gpufleet.mig.mig_runtime:
+    binding: wheel_dir
+    wheel_dir: /srv/wheels
+    remote_src: true
+
+- name: Use a virtual environment that has nvidia-ml-py
+  gpufleet.mig.mig_runtime:
+    binding: python
+    python: /opt/mig/bin/python
 
 - name: Put it elsewhere, for instance into the tree of an image
   gpufleet.mig.mig_runtime:
@@ -74,10 +119,25 @@ binding:
   description:
     - Where O(python) finds the NVML binding. V(installed) is the folder C(binding/) below O(state_dir), V(node) a
       package of that Python.
-    - V(payload) stands for one that came with this task in check mode, which would be installed.
+    - V(payload) stands for one that would be installed, in check mode.
   type: str
   returned: success
   sample: installed
+command:
+  description: The command that is installed now, or would be.
+  type: str
+  returned: when O(command) is set
+  sample: /usr/local/sbin/gpufleet-mig
+check_mode:
+  description: Whether this was check mode, in which what would be installed before is not there.
+  type: bool
+  returned: when there is no binding
+  sample: false
+lacks_binding:
+  description: That O(python) has no binding of its own, and O(binding=python).
+  type: bool
+  returned: on that failure
+  sample: true
 python:
   description: The Python that will run the engine.
   type: str

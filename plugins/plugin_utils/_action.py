@@ -13,6 +13,8 @@ bringing the NVML binding to a node that has none.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import typing as t
 
 from ansible.errors import AnsibleError, AnsibleFileNotFound
@@ -26,6 +28,12 @@ CONTROLLER_LACKS_BINDING = (
     "The controller has no NVML binding to bring either: install nvidia-ml-py from PyPI on the controller (or in its "
     "execution environment), or on the node."
 )
+
+
+OLDEST_PYTHON = (3, 9)
+# In words that Python 2 knows too.
+_ASK_VERSION = "import sys; sys.stdout.write('version %d.%d' % sys.version_info[:2])"
+_NOT_FOUND = 127  # what a shell answers for a program that is not there
 
 
 class BadInput(Exception):
@@ -66,18 +74,49 @@ class MigAction(ActionBase):
         first = self._call(arguments, task_vars)
         if not first.pop("binding_missing", False):
             return first
-        path = _binding.find()
-        if path is None:
+        archive = self.archive()
+        if archive is None:
             return _with_remedy(first, CONTROLLER_LACKS_BINDING)
-        second = self._call({**arguments, "_binding": self._bring(_binding.pack(path))}, task_vars)
+        second = self._call({**arguments, "_binding": self._bring(archive)}, task_vars)
         second.pop("binding_missing", None)
         return second
+
+    def archive(self) -> t.Optional[bytes]:
+        """Return the binding for a node that asks for one, packed; None where the controller has none."""
+        path = _binding.find()
+        return None if path is None else _binding.pack(path)
 
     def _call(self, arguments: dict[str, t.Any], task_vars: t.Optional[dict[str, t.Any]]) -> dict[str, t.Any]:
         outcome: dict[str, t.Any] = self._execute_module(
             module_name=self._task.action, module_args=arguments, task_vars=task_vars
         )
-        return outcome
+        return self._told_why(outcome) if _did_not_run(outcome) else outcome
+
+    def _told_why(self, outcome: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Say it in one sentence where the node's Python is too old for the module, or not there.
+
+        Ansible starts its modules without asking first, and an old Python answers with an error about their syntax.
+        Nothing of the module ran then, and so it is asked here, after the fact and only then.
+        """
+        python = str(getattr(self, "_used_interpreter", None) or "").lstrip("#!").strip()
+        if not python:
+            return outcome
+        asked = self._low_level_execute_command(f"{python} -c {shlex.quote(_ASK_VERSION)}")
+        found = re.search(r"version (\d+)\.(\d+)", asked.get("stdout", ""))
+        if found is None and asked.get("rc") != _NOT_FOUND:
+            return outcome
+        version = (int(found[1]), int(found[2])) if found else None
+        if version is not None and version >= OLDEST_PYTHON:
+            return outcome
+        what = f"is version {version[0]}.{version[1]}" if version else "is not there"
+        return {
+            "failed": True,
+            "changed": False,
+            "altered": False,
+            "msg": f"The Python that Ansible uses on this node, {python}, {what}, and gpufleet.mig needs 3.9 or newer."
+            " Nothing was changed: install one beside it, as 'dnf install python3.12' does on Enterprise Linux 8, and"
+            " set ansible_python_interpreter to it, such as /usr/bin/python3.12.",
+        }
 
     def _bring(self, archive: bytes) -> str:
         """Put the archive into the task's own temporary directory on the node, which Ansible removes afterwards."""
@@ -174,6 +213,15 @@ def type_in_words(value: t.Any) -> str:
         if isinstance(value, kind):
             return word
     return "a mapping" if isinstance(value, t.Mapping) else "a list"
+
+
+def _did_not_run(outcome: t.Mapping[str, t.Any]) -> bool:
+    """Whether the module ended without a word of its own, which always says whether anything was altered."""
+    return (
+        bool(outcome.get("failed"))
+        and "altered" not in outcome
+        and not {"module_stdout", "exception"}.isdisjoint(outcome)
+    )
 
 
 def _with_remedy(result: dict[str, t.Any], remedy: str) -> dict[str, t.Any]:

@@ -29,11 +29,17 @@ def find() -> t.Optional[str]:
 
 
 def pack(path: str) -> bytes:
-    """Return the binding as a zip that Python can import from; equal input gives equal bytes."""
+    """Return the binding at ``path`` as a zip that Python can import from."""
+    with open(path, "rb") as source:
+        return pack_content(source.read())
+
+
+def pack_content(content: bytes) -> bytes:
+    """Return a binding as a zip that Python can import from; equal input gives equal bytes."""
     entry = zipfile.ZipInfo(FILE_NAME, date_time=EPOCH)
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
     buffer = io.BytesIO()
-    with open(path, "rb") as source, zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(entry, source.read(), compresslevel=9)
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(entry, content, compresslevel=9)
     return buffer.getvalue()
