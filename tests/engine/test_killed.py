@@ -173,6 +173,27 @@ def test_after_a_kill_at_any_write_the_next_run_leads_to_a_whole_layout(prepare,
             assert not untouched & {(call.gpu, call.gi) for call in node.simulator.writes(ok=True)}, where
 
 
+@pytest.mark.parametrize("how", NEXT)
+def test_the_timer_that_a_killed_change_left_is_taken_back_by_whoever_comes_next(prepare, tmp_path, monkeypatch, how):
+    node, wish = prepare("some stay")
+    told = tmp_path / "disarmed"
+
+    def disarm(txid):
+        with open(told, "a", encoding="ascii") as file:
+            file.write(f"{txid}\n")
+        return ""
+
+    monkeypatch.setattr(worker.clients, "disarm", disarm)
+    node.simulator.fault("write", nth=1, when="after", kill=True)
+    change_and_be_killed(node, wish, with_parent=True)
+    unfinished = state.in_progress(node.places)["txid"]
+    assert not told.exists()
+
+    _leads_to, outcome = come_next(node, wish, how)
+    assert outcome.error is None
+    assert unfinished in told.read_text().split()
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_where_only_the_worker_is_killed_its_caller_takes_the_change_back(prepare, name, when):

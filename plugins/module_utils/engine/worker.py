@@ -628,8 +628,11 @@ class _Worker:
         """Start what ran before; what does not start is told, and is no reason to stop here."""
         if units:
             self._not_started = clients.start_all(units, self._manager, self._orders.client_timeout, self._watch)
-            self._watch.begin("disarm the timer that starts clients")
-            self._warn(clients.disarm(self._txid))
+            # That of an earlier run that was killed would otherwise start what somebody has stopped since.
+            earlier = self._unfinished.txid if self._unfinished is not None and self._unfinished.clients else ""
+            for txid in filter(None, (self._txid, earlier)):
+                self._watch.begin("disarm the timer that starts clients")
+                self._warn(clients.disarm(txid))
             self._watch.idle()
 
     def _restart_what_was_stopped_before(self) -> None:
@@ -637,7 +640,6 @@ class _Worker:
         if self._unfinished is not None and self._unfinished.drm:
             self._warn(reset.load_drm(self._watch))
         if self._unfinished is not None and self._unfinished.clients:
-            self._warn(clients.disarm(self._unfinished.txid))
             self._start(self._unfinished.clients)
 
     # --- records ---------------------------------------------------------------------------------------------------
