@@ -526,9 +526,11 @@ class Systemd:
         """Raise ClientError for a service that ends, or is restarted by systemd, right after its start."""
         state = first = self.state(unit)
         deadline = time.monotonic() + self._settle
-        while state.type in _STARTED_AT_ONCE and time.monotonic() < deadline:
+        while state.type in _STARTED_AT_ONCE:
             if state.active != "active" or state.restarts > first.restarts:
                 raise ClientError("it ended right after its start", unit=unit)
+            if time.monotonic() >= deadline:
+                return
             time.sleep(_POLL_SECONDS)
             state = self.state(unit)
 
@@ -623,9 +625,11 @@ class Containers:
         """Raise ClientError for a container that ends, or is restarted by its runtime, right after its start."""
         state = first = self.state(client)
         deadline = time.monotonic() + self._settle
-        while time.monotonic() < deadline:
+        while True:
             if state.active != "active" or state.restarts > first.restarts:
                 raise ClientError("it ended right after its start", unit=client)
+            if time.monotonic() >= deadline:
+                return
             time.sleep(_POLL_SECONDS)
             state = self.state(client)
 

@@ -228,7 +228,7 @@ def test_what_could_not_be_put_back_is_refused_by_name_before_anything_stops(run
 
 
 def test_a_client_that_does_not_answer_is_given_up_before_anything_stops(runtimes, host, monkeypatch):
-    monkeypatch.setattr(clients, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(clients, "_ANSWER_SECONDS", 3.0)
     runtimes.set("docker", hang=True)
     with pytest.raises(ClientError, match="docker does not answer 'ps'"):
         chosen(host, GPU)
@@ -320,7 +320,7 @@ def test_a_container_that_refuses_to_stop_is_named_with_what_was_said_and_all_ru
 
 
 def test_a_container_that_does_not_stop_in_time_fails_the_stop(runtimes, host, monkeypatch):
-    monkeypatch.setattr(clients, "_ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(clients, "_ANSWER_SECONDS", 3.0)
     client = runtimes.add("podman", 1, gpu="", stop={"hang": True})
     error = failed_stop(host, client, timeout=0.2)
     assert f"{client} did not stop within 0.2 s. Look into 'podman logs {client[7:19]}'" in str(error)
@@ -332,7 +332,7 @@ def test_a_container_that_comes_back_or_leaves_a_process_is_a_failure(runtimes, 
     back = runtimes.add("docker", 1, "plugin", gpu="", stop={"back": True})
     assert f"{back} (plugin) was stopped and is active again" in str(failed_stop(host, back))
     left = runtimes.add("docker", 2, "trainer", gpu="")
-    error = failed_stop(host, left, timeout=0.2, gone=lambda client: False)
+    error = failed_stop(host, left, timeout=3, gone=lambda client: False)
     assert f"{left} (trainer) is stopped, but a process of it still has a GPU open" in str(error)
     assert left in runtimes.running()
 
