@@ -99,7 +99,7 @@ def generate(seed: t.Union[int, str], number: int) -> Case:
     case = random_node(dice)
     case = {"seed": seed, "number": number, "topic": pick(dice, TOPICS), **case}
     hw = hardware_of(case)
-    case["starts"] = [random_start(dice, each) for each in hw]
+    case["starts"] = [random_start(dice, each, case["virtualization"]) for each in hw]
     case["holders"], case["promises"] = random_use(dice, case)
     case["units"] = random_units(dice, case)
     case["runs"] = random_runs(dice, case, hw)
@@ -153,11 +153,12 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part)
 
 
-def random_start(dice: random.Random, hw: Hardware) -> dict[str, t.Any]:
-    """Mode and layout of a GPU before anything happens."""
+def random_start(dice: random.Random, hw: Hardware, virtualization: str) -> dict[str, t.Any]:
+    """Mode and layout of a GPU before anything happens. Where a mode takes a reboot it is to change more often."""
     if not hw.mig:
         return {"mode": "off", "layout": []}
-    mode = pick(dice, {"on": 74, "off": 20, "on, off pending": 3, "off, on pending": 3})
+    off = 50 if virtualization == "passthrough" else 20
+    mode = pick(dice, {"on": 94 - off, "off": off, "on, off pending": 3, "off, on pending": 3})
     layout: tuple[Instance, ...] = ()
     if mode.startswith("on") and dice.random() < 0.9:
         layout = random_layout(dice, hw, plain=dice.random() < 0.5)

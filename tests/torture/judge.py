@@ -238,6 +238,10 @@ class Trial:
         asked_for = self.result.get("reboot_required") or []
         if kept and not self.may_reboot() and kept != found:
             yield "a reboot is recorded that nobody allowed"
+        for gpu, (was, now) in enumerate(zip(self.before, self.after)):
+            stored = now["modes"][1] not in (now["modes"][0], was["modes"][1])
+            if stored and self.alone and self.waits_for_reboot(gpu) and not self.may_reboot():
+                yield f"the mode of GPU {gpu} is stored for a reboot that nobody allowed: {now['modes']}"
         if asked_for and self.may_reboot():
             if not kept or not kept["wish"]:
                 yield f"asks for a reboot for GPU {asked_for}, and there is no record of it"
