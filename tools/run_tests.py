@@ -81,8 +81,8 @@ class Step(t.NamedTuple):
     """One row of the table.
 
     ``commands`` run one after the other when their turn comes, not before: some need a tree copied first.
-    ``count_tests`` reads the number of tests from the log. ``seconds`` orders the steps, longest first. ``alone`` is for
-    what uses the whole machine: it comes after all others.
+    ``count_tests`` reads the number of tests from the log. ``seconds`` orders the steps, longest first. What uses the
+    whole machine is ``alone`` and comes after all others.
     """
 
     name: str
@@ -391,7 +391,13 @@ def steps() -> list[Step]:
         Step("simulator", python_tests("tests/simulator"), junit(".venv/log/tests-simulator.xml"), seconds=60),
         Step("engine", python_tests("tests/engine"), junit(".venv/log/tests-engine.xml"), seconds=60),
         Step("torture", python_tests("tests/torture"), junit(".venv/log/tests-torture.xml"), seconds=150),
-        Step("nodes", python_tests("tests/nodes", "-n", "2"), junit(".venv/log/tests-nodes.xml"), seconds=600, alone=True),
+        Step(
+            "nodes",
+            python_tests("tests/nodes", "-n", "2"),
+            junit(".venv/log/tests-nodes.xml"),
+            seconds=600,
+            alone=True,
+        ),
         Step("demo", python_tests("tests/demo"), junit(".venv/log/tests-demo.xml"), seconds=30),
         Step(
             "integration-2.19",
