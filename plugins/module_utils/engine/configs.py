@@ -441,7 +441,8 @@ def _choose(node: Node, label: t.Any, config: t.Any, configs: t.Any) -> _Choice:
     if counted:
         return _Choice(wanted, "count", (Entry(instances=counted),))
     for gpu in node.gpus:
-        check_readable(gpu)  # a label that only this GPU would offer is not unknown, nobody can tell
+        if gpu.mig_capable is not False:
+            check_readable(gpu)  # a label that only this GPU would offer is not unknown, nobody can tell
     raise _unknown_label(wanted, given, node)
 
 

@@ -605,6 +605,12 @@ def test_an_unknown_label_names_the_known_ones_with_the_near_miss_first(label, n
     assert set(error.details["known"]) == {"night-shift", *configs.generated_labels(boards.dgx(A100, 1))}
 
 
+def test_an_unknown_label_is_called_that_beside_a_gpu_that_cannot_do_mig():
+    node = boards.node(boards.gpu(A100), boards.gpu("tesla-t4", index=1))
+    with pytest.raises(WishError, match="label 'all-balancd' is unknown; known here, nearest first: all-balanced"):
+        configs.resolve(node, label="all-balancd")
+
+
 def test_a_long_list_of_known_labels_is_cut_in_the_sentence_but_not_in_the_details():
     given = {f"shift-{number}": [entry(seven_small())] for number in range(50)}
     error = refusal(configs.resolve, boards.dgx(A100, 1), label="nothing-like-it", configs=given)
