@@ -269,6 +269,18 @@ def test_a_label_cannot_move_the_cursor(install):
     assert all(" " <= character <= "~" for line in out.splitlines() for character in line)
 
 
+def test_status_does_not_offer_to_take_back_what_was_proven(install):
+    installed = install("all-1g.5gb")
+    wanted = state.read_wanted(installed.places)
+    assert wanted is not None
+    dumps = wanted.gpus
+    left = state.Journal(wanted.txid, state.boot_id(), wanted.written, "alice", "a change", "", dumps, dumps, ())
+    state.write_journal(installed.places, left)
+    ran = command(installed, "status")
+    assert "'gpufleet-mig recover' finishes it." in ran.out
+    assert "--back" not in ran.out
+
+
 # --- verify ---------------------------------------------------------------------------------------------------------
 
 
@@ -567,6 +579,13 @@ def test_recover_without_an_unfinished_change_does_nothing(install):
     ran = command(installed, "recover")
     assert (ran.status, ran.out) == (cli.OK, "There is no unfinished change.\n")
     assert installed.simulator.writes() == []
+
+
+def test_recover_has_the_same_keys_where_there_is_nothing_to_do(install):
+    installed = install("all-1g.5gb")
+    nothing = command(installed, "recover", "--json").report
+    assert set(nothing) == set(command(installed, "restore", "--json").report)
+    assert (nothing["result"], nothing["txid"], nothing["before"], nothing["missing"]) == ("unchanged", "", [], [])
 
 
 def test_recover_finishes_a_change_that_was_killed(install):
