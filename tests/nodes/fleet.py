@@ -56,7 +56,7 @@ class Computer:
     @classmethod
     def parse(cls, text: str) -> Computer:
         """From ``a=8xa100-sxm4-40gb,driver=580,virtualization=passthrough``."""
-        name, _, description = text.partition("=")
+        name, _equals, description = text.partition("=")
         words = [word for word in description.split(",") if word]
         gpus = ",".join(word for word in words if "=" not in word)
         options = dict(word.split("=", 1) for word in words if "=" in word)

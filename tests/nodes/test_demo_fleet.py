@@ -32,7 +32,7 @@ def left_of(tour: subprocess.Popen[str]) -> list[str]:
 
 def test_three_nodes_are_divided_and_a_second_run_does_nothing() -> None:
     tour = demo()
-    said, _ = tour.communicate(timeout=300)
+    said, _errors = tour.communicate(timeout=300)
     assert tour.returncode == 0, said[-3000:]
     for line in (
         "a100: system running, 0 MIG devices, running: dcgm-exporter nvidia-dcgm nvidia-fabricmanager",
@@ -49,7 +49,7 @@ def test_three_nodes_are_divided_and_a_second_run_does_nothing() -> None:
 
 def test_run_that_fails_fails_the_demo_and_the_nodes_go() -> None:
     tour = demo("-e", "mig_profile=no-such-label")
-    said, _ = tour.communicate(timeout=300)
+    said, _errors = tour.communicate(timeout=300)
     assert tour.returncode == 2, said[-3000:]
     assert "no-such-label" in said
     assert left_of(tour) == []
