@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import zipfile
 
 import pytest
@@ -72,6 +73,12 @@ def test_a_report_without_any_binding_is_still_no_failure(stage, monkeypatch):
     assert "execution environment" in result["problem"]["remedy"]
 
 
+def import_anew(monkeypatch):
+    """Let Python look for the binding, and forget what it finds when the test is over."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.delitem(sys.modules, "pynvml")
+
+
 def test_equal_bindings_give_equal_bytes(tmp_path):
     (tmp_path / "pynvml.py").write_text("NVML_SUCCESS = 0\n")
     assert _binding.pack(str(tmp_path / "pynvml.py")) == _binding.pack(str(tmp_path / "pynvml.py"))
@@ -81,7 +88,7 @@ def test_python_imports_from_the_packed_binding(tmp_path, monkeypatch):
     (tmp_path / "pynvml.py").write_text("NVML_SUCCESS = 0\n")
     (tmp_path / "b.zip").write_bytes(_binding.pack(str(tmp_path / "pynvml.py")))
     monkeypatch.syspath_prepend(str(tmp_path / "b.zip"))
-    monkeypatch.delitem(__import__("sys").modules, "pynvml", raising=False)
+    import_anew(monkeypatch)
     assert __import__("pynvml").NVML_SUCCESS == 0
 
 
@@ -89,5 +96,5 @@ def test_the_discontinued_package_of_the_same_name_is_not_the_binding(tmp_path, 
     (tmp_path / "pynvml").mkdir()
     (tmp_path / "pynvml" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(__import__("sys").modules, "pynvml", raising=False)
+    import_anew(monkeypatch)
     assert _binding.find() is None
