@@ -19,9 +19,10 @@ from .places import CHECKOUT, FLEETS, ROOT
 
 
 def demo(*words: str) -> subprocess.Popen[str]:
-    """The tour, as the leader of a process group, as a shell with a terminal starts it."""
+    """The tour, as the leader of a process group that heeds Ctrl-C, as a shell with a terminal starts it."""
     options: dict[str, t.Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(["tools/demo_fleet.sh", *words], cwd=ROOT, text=True, start_new_session=True, **options)
+    command = ["env", "--default-signal=INT", "tools/demo_fleet.sh", *words]
+    return subprocess.Popen(command, cwd=ROOT, text=True, start_new_session=True, **options)
 
 
 def left_of(tour: subprocess.Popen[str]) -> list[str]:
