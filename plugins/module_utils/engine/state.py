@@ -45,6 +45,7 @@ if t.TYPE_CHECKING:
     from .bounded import Watch
 
 Record = dict[str, t.Any]
+_T = t.TypeVar("_T")
 
 SCHEMA = 1
 A_RESET, A_REBOOT = "a reset", "a reboot"
@@ -187,30 +188,29 @@ def utc_now() -> str:
 
 def read_journal(places: Places) -> t.Optional[Journal]:
     """The change that has begun and not ended; None when there is none. Raises StateError."""
-    path = os.path.join(places.state, "journal.json")
-    data = _read(path)
-    if data is None:
-        return None
-    with _understanding(path):
-        journal = Journal(
-            txid=_txid(data),
-            boot_id=_text(data, "boot_id"),
-            started=_text(data, "started"),
-            who=_text(data, "who"),
-            what=_text(data, "what"),
-            label=_text(data, "label"),
-            before=_mappings(data, "before"),
-            target=_mappings(data, "target"),
-            steps=tuple(_step(step) for step in _mappings(data, "steps")),
-            clients=_texts(data, "clients"),
-            gpus=_numbers(data, "gpus"),
-            drm=_flag(data, "drm"),
-        )
-        known = {dump.get("index") for dump in journal.before}
-        unknown = {*journal.gpus, *(step.gpu for step in journal.steps)} - known
-        if unknown:
-            raise ValueError(f"nothing is in before of GPU {min(unknown)}, which it is about")
-        return journal
+    return _read_as(_journal, os.path.join(places.state, "journal.json"))
+
+
+def _journal(data: Record) -> Journal:
+    journal = Journal(
+        txid=_txid(data),
+        boot_id=_text(data, "boot_id"),
+        started=_text(data, "started"),
+        who=_text(data, "who"),
+        what=_text(data, "what"),
+        label=_text(data, "label"),
+        before=_mappings(data, "before"),
+        target=_mappings(data, "target"),
+        steps=tuple(_step(step) for step in _mappings(data, "steps")),
+        clients=_texts(data, "clients"),
+        gpus=_numbers(data, "gpus"),
+        drm=_flag(data, "drm"),
+    )
+    known = {dump.get("index") for dump in journal.before}
+    unknown = {*journal.gpus, *(step.gpu for step in journal.steps)} - known
+    if unknown:
+        raise ValueError(f"nothing is in before of GPU {min(unknown)}, which it is about")
+    return journal
 
 
 def write_journal(places: Places, journal: Journal) -> None:
@@ -229,12 +229,12 @@ def clear_journal(places: Places) -> None:
 
 def read_wanted(places: Places) -> t.Optional[Persisted]:
     """The layout that was proven last; None when there is none. Raises StateError."""
-    return _read_persisted(os.path.join(places.state, "wanted.json"))
+    return _read_as(_persisted, os.path.join(places.state, "wanted.json"))
 
 
 def read_previous(places: Places) -> t.Optional[Persisted]:
     """The layout that was wanted before the one that is. Raises StateError."""
-    return _read_persisted(os.path.join(places.state, "previous.json"))
+    return _read_as(_persisted, os.path.join(places.state, "previous.json"))
 
 
 def write_wanted(places: Places, persisted: Persisted, whole_node: bool = False) -> None:
@@ -245,7 +245,7 @@ def write_wanted(places: Places, persisted: Persisted, whole_node: bool = False)
     must not take itself for the previous one.
     """
     wanted, previous = (os.path.join(places.state, name) for name in ("wanted.json", "previous.json"))
-    former = _read_persisted(wanted)
+    former = _read_as(_persisted, wanted)
     covered = {key for dump in persisted.gpus for key in _identities(dump)}
     others = former.gpus if former and not whole_node else ()
     kept = [dump for dump in others if covered.isdisjoint(_identities(dump))]
@@ -288,17 +288,13 @@ def _missing(persisted: Persisted, node: Node) -> bool:
     return "" not in present and any(present.isdisjoint(_identities(dump)) for dump in persisted.gpus)
 
 
-def _read_persisted(path: str) -> t.Optional[Persisted]:
-    data = _read(path)
-    if data is None:
-        return None
-    with _understanding(path):
-        gpus = _mappings(data, "gpus")
-        for dump in gpus:
-            if _form(dump)[1] is None:
-                raise ValueError("mig_current of a GPU is missing")
-        texts = ("written", "who", "label", "source", "driver_version")
-        return Persisted(txid=_txid(data), gpus=gpus, **{key: _text(data, key) for key in texts})
+def _persisted(data: Record) -> Persisted:
+    gpus = _mappings(data, "gpus")
+    for dump in gpus:
+        if _form(dump)[1] is None:
+            raise ValueError("mig_current of a GPU is missing")
+    texts = ("written", "who", "label", "source", "driver_version")
+    return Persisted(txid=_txid(data), gpus=gpus, **{key: _text(data, key) for key in texts})
 
 
 def _identities(dump: Record) -> set[str]:
@@ -388,18 +384,17 @@ def _compute_form(
 
 def read_wish(places: Places) -> t.Optional[Wish]:
     """What the image wants of this node's GPUs; None when it wants nothing. Raises StateError."""
-    path = os.path.join(places.state, "wish.json")
-    data = _read(path)
-    if data is None:
-        return None
-    with _understanding(path):
-        return Wish(
-            label_by_gpu=_mapping(data, "label_by_gpu"),
-            configs=_mapping(data, "configs"),
-            allow_empty=_flag(data, "allow_empty"),
-            expected_gpus=None if data.get("expected_gpus") is None else _number(data, "expected_gpus"),
-            **{key: _text(data, key) for key in ("written", "label", "unlisted")},
-        )
+    return _read_as(_wish, os.path.join(places.state, "wish.json"))
+
+
+def _wish(data: Record) -> Wish:
+    return Wish(
+        label_by_gpu=_mapping(data, "label_by_gpu"),
+        configs=_mapping(data, "configs"),
+        allow_empty=_flag(data, "allow_empty"),
+        expected_gpus=None if data.get("expected_gpus") is None else _number(data, "expected_gpus"),
+        **{key: _text(data, key) for key in ("written", "label", "unlisted")},
+    )
 
 
 def write_wish(places: Places, wish: Wish) -> None:
@@ -431,21 +426,20 @@ def write_boot(places: Places, record: Record) -> None:
 
 def read_lease(places: Places) -> t.Optional[Lease]:
     """The lease on this node, valid or not. Raises StateError."""
-    path = os.path.join(places.state, "reboot.json")
-    data = _read(path)
-    if data is None:
-        return None
-    with _understanding(path):
-        expires = data.get("expires")
-        if isinstance(expires, bool) or not isinstance(expires, (int, float)):
-            raise ValueError("expires is not a number")
-        texts = ("run_id", "boot_id", "who", "reason", "wish")
-        return Lease(
-            expires=float(expires),
-            gpus=_numbers(data, "gpus"),
-            pci=_texts(data, "pci"),
-            **{key: _text(data, key) for key in texts},
-        )
+    return _read_as(_lease, os.path.join(places.state, "reboot.json"))
+
+
+def _lease(data: Record) -> Lease:
+    expires = data.get("expires")
+    if isinstance(expires, bool) or not isinstance(expires, (int, float)):
+        raise ValueError("expires is not a number")
+    texts = ("run_id", "boot_id", "who", "reason", "wish")
+    return Lease(
+        expires=float(expires),
+        gpus=_numbers(data, "gpus"),
+        pci=_texts(data, "pci"),
+        **{key: _text(data, key) for key in texts},
+    )
 
 
 def write_lease(places: Places, lease: Lease) -> None:
@@ -748,6 +742,17 @@ def _read(path: str) -> t.Optional[Record]:
     return data
 
 
+def _read_as(understand: t.Callable[[Record], _T], path: str) -> t.Optional[_T]:
+    """What a file of ours says; None when it does not exist. ``understand`` raises ValueError. Raises StateError."""
+    data = _read(path)
+    if data is None:
+        return None
+    try:
+        return understand(data)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
+
+
 def _write(path: str, data: Record, keep_as: t.Optional[str] = None) -> None:
     """Put a file in its place, all of it or nothing; the file that was there stays as ``keep_as``.
 
@@ -864,14 +869,6 @@ def _writing(path: str) -> t.Iterator[None]:
             file=path,
             reason="permission" if isinstance(error, PermissionError) else "io",
         ) from None
-
-
-@contextlib.contextmanager
-def _understanding(path: str) -> t.Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise _damaged(path, str(error)) from None
 
 
 def _damaged(path: str, what: str) -> StateError:
