@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import time
 import typing as t
 
@@ -462,12 +461,7 @@ def _why_not_ready(reason: str, nobody_comes: bool, wait: float, root: str) -> s
     if nobody_comes:
         return f"There is no NVIDIA GPU on the PCI bus of this machine, and its driver does not answer. {reason}"
     kernel = os.uname().release
-    try:
-        with open(os.path.join(root, "lib/modules", kernel, "modules.dep"), encoding="utf-8", errors="replace") as file:
-            has_module = any(re.match(r"(\S*/)?nvidia\.ko", line) for line in file)
-    except OSError:
-        has_module = True  # nobody knows
-    if not has_module:
+    if driver.is_built_for(kernel, root) is False:
         reason = (
             f"There is no module nvidia for the running kernel {kernel}: build the driver for it, as 'dkms autoinstall'"
             f" does, or start the kernel that it was built for. {reason}"

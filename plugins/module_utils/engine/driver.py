@@ -49,6 +49,7 @@ OLDEST_DRIVER = 525
 # Where a driver that runs in a container has its root.
 DRIVER_ROOT = "/run/nvidia/driver"
 _LIBRARY = "libnvidia-ml.so.1"
+_MODULE_IN_LIST = re.compile(r"(?:\S*/)?nvidia\.ko(?:\.\w+)?:")
 _LIBRARY_FOLDERS = ("usr/lib/*-linux-gnu", "usr/lib64", "usr/lib", "lib64", "lib/*-linux-gnu")
 
 # NVML documents neither how many profiles nor how many placements a driver may know. Its enums end at 18 and its
@@ -109,6 +110,16 @@ _OTHER_REMEDY = "look into 'dmesg' for messages of NVRM"
 _NEWEST_NEEDED = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 
 _PROFILE_NAME = re.compile(r"^(?P<slices>\d+)g\.(?P<gb>\d+)gb(?P<attributes>(?:[+-][a-z][a-z.]*)*)$")
+
+
+def is_built_for(kernel: str, root: str = "/") -> t.Optional[bool]:
+    """Whether a kernel, by its release, has the driver's module among its own; None where that cannot be told."""
+    listed = os.path.join(root, "lib/modules", kernel, "modules.dep")
+    try:
+        with open(listed, encoding="utf-8", errors="replace") as file:
+            return any(map(_MODULE_IN_LIST.match, file))
+    except OSError:
+        return None
 
 
 def load_binding(*places: str, trusted: t.Sequence[str] = ()) -> types.ModuleType:

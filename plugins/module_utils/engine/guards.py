@@ -122,22 +122,17 @@ def without_nvml(error: MigError, root: str = "/") -> Report:
 
 def _no_module_for_this_kernel(root: str) -> str:
     """A sentence where the driver was not built for the kernel that runs, as after an update of the kernel alone."""
-    if os.path.exists(os.path.join(root, "run/nvidia/driver")):
+    if os.path.exists(os.path.join(root, driver.DRIVER_ROOT[1:])):
         return ""  # it comes in a container, and its module with it
     kernel = printable((_text(os.path.join(root, "proc/sys/kernel/osrelease")) or "").strip())
-    modules = os.path.join(root, "lib/modules")
-    if not kernel or _has_module(modules, kernel) is not False:
+    if not kernel or driver.is_built_for(kernel, root) is not False:
         return ""
-    others = ", ".join(printable(name) for name in _entries(modules) if _has_module(modules, name))
+    installed = _entries(os.path.join(root, "lib/modules"))
+    others = ", ".join(printable(name) for name in installed if driver.is_built_for(name, root))
     return (
         f" The driver has no module for the kernel {kernel}, which runs{f', only for {others}' if others else ''}:"
         f" build it for this one, with DKMS by 'dkms autoinstall -k {kernel}', or boot a kernel that has it."
     )
-
-
-def _has_module(modules: str, kernel: str) -> t.Optional[bool]:
-    known = _text(os.path.join(modules, kernel, "modules.dep"))
-    return None if known is None else re.search(r"(?:^|/)nvidia\.ko(?:\.\w+)?:", known, re.MULTILINE) is not None
 
 
 def _memory(gpu: Gpu, health: MemoryHealth, kinds: t.Collection[str]) -> Report:
