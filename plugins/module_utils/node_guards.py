@@ -36,8 +36,7 @@ def look(module: AnsibleModule) -> bridge.Result:
     params = module.params
     if not params["kinds"]:
         raise WishError(f"kinds is empty; say what is about to change: {', '.join(guards.KINDS)}.")
-    if not 0 <= params["needs"] <= _LONGEST_CHANGE:
-        raise WishError(f"needs is {params['needs']:g}; it must be a number of seconds, 0 or more and at most a day.")
+    needs = bridge.seconds(params, "needs", least=0)
     deadline = guards.parse_deadline(params["deadline"]) if params["deadline"] else None
     about: bridge.Result = {"changed": False, "available": True}
     sight, report = None, guards.NOTHING
@@ -51,12 +50,8 @@ def look(module: AnsibleModule) -> bridge.Result:
         report += guards.without_nvml(error)
     report += _on_host(params, sight)
     if deadline is not None:
-        report += guards.on_deadline(deadline, params["needs"], datetime.datetime.now(datetime.timezone.utc))
+        report += guards.on_deadline(deadline, needs, datetime.datetime.now(datetime.timezone.utc))
     return {**about, **_in_words(module, report)}
-
-
-# As every number of seconds that a task may give.
-_LONGEST_CHANGE = 86400.0
 
 
 def _read(params: bridge.Params) -> guards.Sight:
