@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.mig.tests.engine.helpers import SimulatedNode
+from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, SimulatedNode
 from nvmlsim import Simulator
 
 
@@ -26,6 +26,20 @@ def make_node(tmp_path):
     def make(gpus: str = "1xa100-sxm4-40gb", **options: t.Any) -> SimulatedNode:
         made.append(SimulatedNode(Simulator.create(tmp_path / f"node{len(made)}", gpus, **options)))
         return made[-1]
+
+    return make
+
+
+@pytest.fixture
+def install(make_node, tmp_path):
+    """Make a node with a state directory, and one of these labels on it."""
+
+    def make(label: str = "", gpus: str = "1xa100-sxm4-40gb", **options: t.Any) -> Installation:
+        installed = Installation(make_node(gpus, **options), tmp_path / "state")
+        if label:
+            assert installed.change(label=label).error is None
+            installed.simulator.reset_calls()
+        return installed
 
     return make
 

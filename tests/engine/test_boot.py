@@ -55,13 +55,12 @@ class Machine:
 
 
 @pytest.fixture
-def install(make_node, tmp_path):
+def install(install):
     """Make a node with a state directory, with this label on it, as it is right after a reboot."""
 
-    def make(label: str = "", gpus: str = "1xa100-sxm4-40gb", **options: t.Any) -> Installation:
-        installed = Installation(make_node(gpus, **options), tmp_path / "state")
+    def make(label: str = "", *gpus: str, **options: t.Any) -> Installation:
+        installed = install(label, *gpus, **options)
         if label:
-            assert installed.change(label=label).error is None
             installed.simulator.reboot()
         installed.simulator.reset_calls()
         return installed

@@ -54,20 +54,6 @@ def command(installed, *arguments, stdin="", **options) -> Ran:
     return t.cast(Ran, installed.call(work, **options))
 
 
-@pytest.fixture
-def install(make_node, tmp_path):
-    """Make a node with a state directory, and one of these labels on it."""
-
-    def make(label: str = "", gpus: str = "1xa100-sxm4-40gb", **options: t.Any) -> Installation:
-        installed = Installation(make_node(gpus, **options), tmp_path / "state")
-        if label:
-            assert installed.change(label=label).error is None
-            installed.simulator.reset_calls()
-        return installed
-
-    return make
-
-
 def layout_of(installed, gpu=0):
     return places(installed.read().gpus[gpu])
 
