@@ -221,7 +221,7 @@ def _waiting(wanted: Wanted, reset: list[int], reboot: list[int], gone: t.Sequen
     """A mode that is stored but not current. ``gone`` has the GPU of each GI that had to go before that was known."""
     actions = []
     if reset:
-        actions.append(f"reset {bridge.in_a_row(reset)} or reboot the node")
+        actions.append(f"reset {bridge.in_a_row(reset)}, which allow_reset has done here, or reboot the node")
     if reboot:
         actions.append(f"reboot the node for {bridge.in_a_row(reboot)}")
     touched = "no instance was touched"

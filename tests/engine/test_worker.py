@@ -188,6 +188,21 @@ def test_a_client_that_does_not_stop_costs_nothing(install):
     assert state.read_journal(node.places) is None
 
 
+def test_a_client_that_does_not_come_back_after_another_did_not_stop_is_told_with_it(install):
+    node = install(
+        units={"first.service": "active", "stubborn.service": "active"},
+        refuses_to_stop={"stubborn.service"},
+        refuses_to_start={"first.service"},
+    )
+    orders = Orders(evict="clients", clients=(Client("first.service"), Client("stubborn.service")))
+    with pytest.raises(MigError, match="stubborn.service could not be stopped") as caught:
+        node.change(label="all-1g.5gb", orders=orders)
+
+    (sentence,) = caught.value.details["not_started"]
+    assert sentence.startswith("first.service ran before and does not run again: ")
+    assert str(caught.value).endswith(sentence)
+
+
 def test_a_client_that_does_not_run_with_the_new_layout_brings_the_old_one_back(install):
     node = install(units={"slurmd.service": "active"}, refuses_to_start={"slurmd.service"})
     node.change(label="all-3g.20gb")
@@ -195,7 +210,9 @@ def test_a_client_that_does_not_run_with_the_new_layout_brings_the_old_one_back(
     orders = Orders(evict="clients", clients=(Client("slurmd.service"),))
     outcome = node.change(label="all-1g.5gb", orders=orders)
 
-    assert "slurmd.service" in str(outcome.error)
+    assert "The layout was changed, but slurmd.service does not run with it: " in str(outcome.error)
+    (sentence,) = outcome.not_started
+    assert sentence.startswith("slurmd.service ran before and does not run again: ")
     assert outcome.rolled_back is True
     assert node.node.state() == before
     assert state.read_journal(node.places) is None

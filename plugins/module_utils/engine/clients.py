@@ -337,21 +337,13 @@ def stop_all(
 ) -> None:
     """Stop these clients one after the other, each within ``timeout``, and wait until each has ended.
 
-    ``gone`` says whether a client has let go of the GPUs: a process may outlive its unit. Where one does not stop,
-    those stopped so far are started again before ClientError is raised; ``not_started`` in its details are the
-    sentences about those that did not come up.
+    ``gone`` says whether a client has let go of the GPUs: a process may outlive its unit. Raises ClientError for the
+    first that does not stop. It is for the caller to start all of them again, also the one that failed: it may end yet.
     """
-    for index, unit in enumerate(units):
-        try:
-            if watch is not None:
-                watch.check()
-            _stop(unit, manager, timeout, watch, gone)
-        except MigError as error:
-            # Also the one that failed: it may end yet, and then nobody would start it again.
-            failures = start_all(units[: index + 1], manager, timeout, watch)
-            error.details.update(unit=unit, not_started=failures)
-            error.args = (" ".join((str(error), *failures)),)
-            raise
+    for unit in units:
+        if watch is not None:
+            watch.check()
+        _stop(unit, manager, timeout, watch, gone)
 
 
 def _stop(
@@ -390,19 +382,36 @@ def _stop(
 
 def start_all(
     units: t.Sequence[str], manager: Manager, timeout: float, watch: t.Optional[Watch] = None
-) -> tuple[str, ...]:
+) -> dict[str, str]:
     """Start clients again, one after the other, in reverse of the order in which they were stopped.
 
-    Every one is tried, whatever becomes of the others. Returns a sentence for each that does not run. Never raises.
+    Every one is tried, whatever becomes of the others. Returns those that do not run, each with the reason. Never
+    raises.
     """
-    sentences = []
+    reasons = {}
     for unit in reversed(units):
         _begin(watch, f"start {unit}", timeout)
         try:
             _start(unit, manager, timeout)
         except MigError as error:
-            sentences.append(f"{unit} ran before and does not run again: {error}")
-    return tuple(sentences)
+            reasons[unit] = str(error).rstrip(".")
+    return reasons
+
+
+def do_not_run_again(reasons: t.Mapping[str, str]) -> tuple[str, ...]:
+    """A sentence for each client that ``start_all`` could not start, with what there is to do."""
+    return tuple(
+        f"{unit} ran before and does not run again: {reason}. Look into {_log_of(unit)}, and start it with"
+        f" '{_start_by_hand(unit)}'."
+        for unit, reason in reasons.items()
+    )
+
+
+def did_not_run(reasons: t.Mapping[str, str]) -> tuple[str, ...]:
+    """A sentence for each client that did not run with a layout which is therefore taken back."""
+    return tuple(
+        f"{unit} does not run with it: {reason}. Look into {_log_of(unit)}." for unit, reason in reasons.items()
+    )
 
 
 def _start(unit: str, manager: Manager, timeout: float) -> None:
@@ -411,7 +420,7 @@ def _start(unit: str, manager: Manager, timeout: float) -> None:
     if state.active == "active":
         return
     if state.load != "loaded":
-        raise ClientError(f"it is {_line(state.load)} now. Start it yourself when it may run.", unit=unit)
+        raise ClientError(f"it is {_line(state.load)} now", unit=unit)
     problem = ""
     try:
         manager.start(unit, timeout)
@@ -422,11 +431,7 @@ def _start(unit: str, manager: Manager, timeout: float) -> None:
         result = f", {_line(state.result)}" if state.result not in ("", "success") else ""
         queued = ", and systemd has yet to start it" if state.queued else ""
         it = f"it ({state.name})" if state.name else "it"
-        raise ClientError(
-            f"{it} is {_line(state.active)}{result}{queued}{problem}. Look into {_log_of(unit)}, and start it with"
-            f" '{_start_by_hand(unit)}'.",
-            unit=unit,
-        )
+        raise ClientError(f"{it} is {_line(state.active)}{result}{queued}{problem}", unit=unit)
 
 
 def _log_of(client: str) -> str:

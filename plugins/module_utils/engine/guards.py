@@ -519,7 +519,7 @@ def _drm(running: t.Mapping[int, _Running], kinds: t.Collection[str], sight: t.O
             f"Whether the kernel module {reset.DRM} is loaded, which keeps GPUs from being reset, cannot be told, since"
             " neither /sys/module nor /proc/modules can be read."
         )
-    users = [running[pid] for pid, _name in reset.drm_users(root) if pid in running] if loaded else []
+    users = [running[pid] for pid in reset.drm_users(root) if pid in running] if loaded else []
     if not users:
         return NOTHING
     use, them = ("uses", "it") if len(users) == 1 else ("use", "them")

@@ -630,6 +630,12 @@ def words(process: Process) -> str:
     return f"{said}, which has {_some(process.opened)} open and is in no list of the driver"
 
 
+def process_in_words(pid: int, root: str = "/") -> str:
+    """The same of a process of which only the number is known."""
+    who = _who_has(pid, None, root)
+    return words(Process(pid, who.name, owner=who.owner))
+
+
 def _owner_in_words(belongs_to: Owner) -> list[str]:
     """Phrases that follow a process, from what matters most."""
     said = []

@@ -216,7 +216,7 @@ def drm_is_loaded(root: str = "/") -> t.Optional[bool]:
 def _why_drm(targets: t.Sequence[Gpu], manage_drm: bool, root: str) -> t.Optional[str]:
     if not drm_is_loaded(root):
         return None
-    users = [f"process {pid} ({name})" for pid, name in drm_users(root)]
+    users = [holders.process_in_words(pid, root) for pid in drm_users(root)]
     uses = f"{'; '.join(users)} {'uses' if len(users) == 1 else 'use'} it" if users else ""
     if manage_drm:
         # Where nobody is found who uses it, trying to unload it is the only way to know.
@@ -229,15 +229,14 @@ def _why_drm(targets: t.Sequence[Gpu], manage_drm: bool, root: str) -> t.Optiona
     )
 
 
-def drm_users(root: str) -> list[tuple[int, str]]:
-    """Processes, by pid and name, that have a device of nvidia_drm open (/dev/dri/card1, /dev/dri/renderD128)."""
+def drm_users(root: str) -> list[int]:
+    """Processes that have a device of nvidia_drm open (/dev/dri/card1, /dev/dri/renderD128)."""
     nodes = _drm_nodes(root)
     found = []
     for pid in _pids(root) if nodes else ():
-        name = _name_of(pid, root)
         folder = os.path.join(root, "proc", str(pid), "fd")
         if any(_target(os.path.join(folder, number)) in nodes for number in _entries(folder)):
-            found.append((pid, name))
+            found.append(pid)
     return found
 
 

@@ -234,7 +234,7 @@ class _Worker:
         self._awaited: t.Optional[state.Lease] = None
         self._recorded = False
         self._warnings: list[str] = []
-        self._not_started: tuple[str, ...] = ()
+        self._not_running: dict[str, str] = {}
 
     def run(self) -> Outcome:
         """Everything, under the lock."""
@@ -360,8 +360,8 @@ class _Worker:
         unusable = None if waits else self._unusable(outcome.after, self._journal.gpus)
         self._start(restart)
         if outcome.error is None and self._not_started:
-            why = f"The layout was changed, but {' '.join(self._not_started)}"
-            outcome = self._taken_back(outcome, foreseen, restart, MigError(why, not_started=list(self._not_started)))
+            why = f"The layout was changed, but {' '.join(clients.did_not_run(self._not_running))}"
+            outcome = self._taken_back(outcome, foreseen, restart, MigError(why))
         if unusable is not None and outcome.error is None:
             return self._left_unusable(outcome._replace(stopped=stopping, error=unusable), foreseen, unfinished)
         self._warn(str(unusable or ""))
@@ -516,8 +516,8 @@ class _Worker:
         return back._replace(steps_done=outcome.steps_done, wanted=outcome.wanted, plan=outcome.plan)
 
     def _with_clients(self, error: Exception) -> Exception:
-        """A refusal that also says which clients do not run again, unless it says so itself."""
-        if not self._not_started or not isinstance(error, MigError) or "not_started" in error.details:
+        """A refusal that also says which clients do not run again."""
+        if not self._not_started or not isinstance(error, MigError):
             return error
         error.details["not_started"] = list(self._not_started)
         error.args = (" ".join((str(error), *self._not_started)),)
@@ -627,13 +627,18 @@ class _Worker:
     def _start(self, units: t.Sequence[str]) -> None:
         """Start what ran before; what does not start is told, and is no reason to stop here."""
         if units:
-            self._not_started = clients.start_all(units, self._manager, self._orders.client_timeout, self._watch)
+            self._not_running = clients.start_all(units, self._manager, self._orders.client_timeout, self._watch)
             # That of an earlier run that was killed would otherwise start what somebody has stopped since.
             earlier = self._unfinished.txid if self._unfinished is not None and self._unfinished.clients else ""
             for txid in filter(None, (self._txid, earlier)):
                 self._watch.begin("disarm the timer that starts clients")
                 self._warn(clients.disarm(txid))
             self._watch.idle()
+
+    @property
+    def _not_started(self) -> tuple[str, ...]:
+        """Sentences about the clients that do not run again."""
+        return clients.do_not_run_again(self._not_running)
 
     def _restart_what_was_stopped_before(self) -> None:
         """Clients, and the kernel module that it unloaded."""

@@ -117,7 +117,7 @@ def test_check_mode_predicts_that_a_pending_mode_stops_the_run(host):
     assert result["changed"] is False
     assert result["verdict"] == "differ"
     assert result["reset_required"] == [0]
-    assert "reset GPU 0 or reboot the node, then run again" in result["msg"]
+    assert "reset GPU 0, which allow_reset has done here, or reboot the node, then run again" in result["msg"]
 
 
 def test_check_mode_shows_what_comes_after_a_reset_that_is_allowed(host):

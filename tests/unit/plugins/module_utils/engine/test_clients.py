@@ -252,7 +252,7 @@ def test_clients_stop_one_after_the_other_and_start_in_reverse(fake, systemd):
     watch = Watch()
     clients.stop_all((NVSM, EXPORTER, DCGM), systemd, 20, watch)
     assert fake.active() == set()
-    assert clients.start_all((NVSM, EXPORTER, DCGM), systemd, 20, watch) == ()
+    assert clients.start_all((NVSM, EXPORTER, DCGM), systemd, 20, watch) == {}
     assert fake.active() == {NVSM, EXPORTER, DCGM}
     assert fake.done("stop", "start") == [
         *(f"stop {NVSM}", f"stop {EXPORTER}", f"stop {DCGM}"),
@@ -289,6 +289,11 @@ def test_a_client_that_has_ended_by_itself_needs_no_stop(fake, systemd, ended):
     assert not fake.calls("stop")
 
 
+def started(*args):
+    """What is said of clients that do not run again."""
+    return clients.do_not_run_again(clients.start_all(*args))
+
+
 def failed_stop(manager, *units, timeout=20.0, **options):
     with pytest.raises(ClientError) as error:
         clients.stop_all(units, manager, timeout, **options)
@@ -296,7 +301,7 @@ def failed_stop(manager, *units, timeout=20.0, **options):
     return error.value
 
 
-def test_a_client_that_refuses_to_stop_is_named_with_what_systemctl_said_and_all_run_again(fake, systemd):
+def test_a_client_that_refuses_to_stop_is_named_with_what_systemctl_said_and_ends_the_stopping(fake, systemd):
     fake.unit(EXPORTER)
     fake.unit(
         DCGM, stop={"refuse": "Failed to stop nvidia-dcgm.service:\n  Operation refused, \x1b[31mdependency only\n"}
@@ -306,9 +311,10 @@ def test_a_client_that_refuses_to_stop_is_named_with_what_systemctl_said_and_all
     assert "nvidia-dcgm.service could not be stopped: Failed to stop" in str(error)
     assert "Operation refused, ?[31mdependency only" in str(error)
     assert "journalctl -u nvidia-dcgm.service" in str(error)
-    assert error.details == {"unit": DCGM, "not_started": ()}
-    assert fake.active() == {EXPORTER, DCGM, NVSM}
-    assert fake.done("stop", "start") == [f"stop {EXPORTER}", f"stop {DCGM}", f"start {EXPORTER}"]
+    assert error.details == {"unit": DCGM}
+    assert fake.active() == {DCGM, NVSM}
+    assert fake.done("stop", "start") == [f"stop {EXPORTER}", f"stop {DCGM}"]
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_a_client_that_does_not_stop_in_time_is_started_again_too_since_it_may_end_yet(fake, systemd):
@@ -316,6 +322,7 @@ def test_a_client_that_does_not_stop_in_time_is_started_again_too_since_it_may_e
     fake.unit(DCGM, stop={"hang": 100})
     error = failed_stop(systemd, EXPORTER, DCGM, timeout=0.5)
     assert "nvidia-dcgm.service did not stop within 0.5 s" in str(error)
+    clients.start_all((EXPORTER, DCGM), systemd, 0.5)
     assert fake.done("start") == [f"start {DCGM}", f"start {EXPORTER}"]
     pids = (fake.folder / "hanging").read_text().split()
     eventually(lambda: not any(map(is_running, pids)))
@@ -335,26 +342,14 @@ def test_a_process_that_outlives_its_unit_is_a_failure(fake, systemd):
     fake.unit(DCGM)
     error = failed_stop(systemd, DCGM, timeout=3, gone=lambda unit: False)
     assert "is stopped, but a process of it still has a GPU open after 3 s" in str(error)
-    assert fake.active() == {DCGM}
 
 
-def test_clients_that_do_not_come_back_after_a_failed_stop_are_told(fake, systemd):
-    fake.unit(EXPORTER, start={"refuse": "no licence"})
-    fake.unit(DCGM, stop={"refuse": "no"})
-    error = failed_stop(systemd, EXPORTER, DCGM)
-    (sentence,) = error.details["not_started"]
-    assert "dcgm-exporter.service ran before and does not run again" in sentence
-    assert str(error).endswith(sentence)
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
-def test_whoever_is_asked_to_stop_between_two_clients_starts_the_first_again(fake, systemd):
+def test_whoever_is_asked_to_stop_between_two_clients_leaves_the_second_alone(fake, systemd):
     fake.unit(EXPORTER)
     fake.unit(DCGM)
     with pytest.raises(bounded.Interrupted):
         clients.stop_all((EXPORTER, DCGM), systemd, 20, Watch(stop_after=1))
-    assert fake.active() == {EXPORTER, DCGM}
-    assert fake.done("stop", "start") == [f"stop {EXPORTER}", f"start {EXPORTER}"]
+    assert fake.done("stop", "start") == [f"stop {EXPORTER}"]
 
 
 # --- starting ------------------------------------------------------------------------------------------------------
@@ -364,7 +359,7 @@ def test_every_client_is_tried_although_one_does_not_start(fake, systemd):
     fake.unit(NVSM, "inactive")
     fake.unit(EXPORTER, "inactive", start={"refuse": "Job for dcgm-exporter.service failed.\nSee \x07 the journal.\n"})
     fake.unit(DCGM, "inactive")
-    (sentence,) = clients.start_all((NVSM, EXPORTER, DCGM), systemd, 20)
+    (sentence,) = started((NVSM, EXPORTER, DCGM), systemd, 20)
     assert sentence == (
         "dcgm-exporter.service ran before and does not run again: it is failed, exit-code (Job for"
         " dcgm-exporter.service failed.; See ? the journal). Look into 'journalctl -u dcgm-exporter.service', and start"
@@ -375,7 +370,7 @@ def test_every_client_is_tried_although_one_does_not_start(fake, systemd):
 
 def test_a_client_masked_or_removed_meanwhile_is_told_and_not_started(fake, systemd):
     fake.unit(DCGM, "inactive", LoadState="masked")
-    sentences = clients.start_all((DCGM, "gone.service"), systemd, 20)
+    sentences = started((DCGM, "gone.service"), systemd, 20)
     assert [sentence.split(". ")[0] for sentence in sentences] == [
         "gone.service ran before and does not run again: it is not-found now",
         "nvidia-dcgm.service ran before and does not run again: it is masked now",
@@ -385,19 +380,19 @@ def test_a_client_masked_or_removed_meanwhile_is_told_and_not_started(fake, syst
 
 def test_a_client_that_runs_already_is_not_started(fake, systemd):
     fake.unit(DCGM)
-    assert clients.start_all((DCGM,), systemd, 20) == ()
+    assert clients.start_all((DCGM,), systemd, 20) == {}
     assert not fake.calls("start")
 
 
 def test_a_client_that_waits_to_be_restarted_does_not_run_yet(fake, systemd):
     fake.unit(DCGM, "activating", SubState="auto-restart", start={"dies": True})
-    (sentence,) = clients.start_all((DCGM,), systemd, 20)
+    (sentence,) = started((DCGM,), systemd, 20)
     assert "it ended right after its start" in sentence
 
 
 def test_a_client_that_does_not_start_in_time_is_told(fake, systemd):
     fake.unit(DCGM, "inactive", start={"hang": True})
-    (sentence,) = clients.start_all((DCGM,), systemd, 0.5)
+    (sentence,) = started((DCGM,), systemd, 0.5)
     assert "it is activating (it did not start within 0.5 s)" in sentence
     pids = (fake.folder / "hanging").read_text().split()
     eventually(lambda: not any(map(is_running, pids)))
@@ -406,7 +401,7 @@ def test_a_client_that_does_not_start_in_time_is_told(fake, systemd):
 @pytest.mark.parametrize("how", ["dies", "loops"])
 def test_a_client_that_ends_right_after_its_start_is_told(fake, systemd, how):
     fake.unit(DCGM, "inactive", start={how: True})
-    (sentence,) = clients.start_all((DCGM,), systemd, 20)
+    (sentence,) = started((DCGM,), systemd, 20)
     assert "it ended right after its start" in sentence
 
 
@@ -414,18 +409,18 @@ def test_a_client_that_ends_right_after_its_start_is_told(fake, systemd, how):
 def test_what_happens_until_the_last_look_counts_on_a_busy_node_too(fake, systemd, monkeypatch, how):
     monkeypatch.setattr(clients, "_POLL_SECONDS", 0.5)  # longer than the time to settle
     fake.unit(DCGM, "inactive", start={how: True})
-    (sentence,) = clients.start_all((DCGM,), systemd, 20)
+    (sentence,) = started((DCGM,), systemd, 20)
     assert "it ended right after its start" in sentence
 
 
 def test_a_oneshot_that_has_done_its_work_counts_as_started(fake, systemd):
     fake.unit(DCGM, "inactive", Type="oneshot", start={"finishes": True})
-    assert clients.start_all((DCGM,), systemd, 20) == ()
+    assert clients.start_all((DCGM,), systemd, 20) == {}
 
 
 def test_a_client_that_was_restarted_too_often_with_another_layout_is_started_all_the_same(fake, systemd):
     fake.unit(DCGM, "failed", Result="exit-code", start={"limit": True})
-    assert clients.start_all((DCGM,), systemd, 20) == ()
+    assert clients.start_all((DCGM,), systemd, 20) == {}
     assert fake.active() == {DCGM}
     assert fake.done("start", "reset-failed") == [f"reset-failed {DCGM}", f"start {DCGM}"]
 
@@ -433,7 +428,7 @@ def test_a_client_that_was_restarted_too_often_with_another_layout_is_started_al
 def test_while_the_host_boots_a_start_is_queued_and_not_waited_for(fake, systemd):
     fake.unit(DCGM, "inactive")
     fake.set(system="starting")
-    assert clients.start_all((DCGM,), systemd, 20) == ()
+    assert clients.start_all((DCGM,), systemd, 20) == {}
     assert [call for call in fake.calls("start") if "--no-block" not in call] == []
 
 
@@ -453,7 +448,7 @@ def test_a_systemd_that_does_not_answer_is_given_up(fake, systemd, monkeypatch):
 def test_every_client_is_named_that_a_silent_systemd_does_not_start(fake, systemd, monkeypatch):
     monkeypatch.setattr(clients, "_ANSWER_SECONDS", 0.3)
     fake.set(systemctl={"hang": True})
-    sentences = clients.start_all((EXPORTER, DCGM), systemd, 20)
+    sentences = started((EXPORTER, DCGM), systemd, 20)
     assert [sentence.split()[0] for sentence in sentences] == [DCGM, EXPORTER]
 
 

@@ -75,10 +75,12 @@ class Host:
     def load_drm(self) -> None:
         (self.path / "sys/module/nvidia_drm").mkdir()
 
-    def process(self, pid: int, name: str, *opened: str) -> None:
+    def process(self, pid: int, name: str, *opened: str, unit: str = "") -> None:
         folder = self.path / "proc" / str(pid)
         (folder / "fd").mkdir(parents=True)
         (folder / "comm").write_text(f"{name[:15]}\n")
+        if unit:
+            (folder / "cgroup").write_text(f"0::/system.slice/{unit}\n")
         for number, target in enumerate(opened):
             (folder / "fd" / str(number)).symlink_to(target)
 
@@ -271,10 +273,10 @@ def test_whoever_renders_is_named(root):
     root.drm_device("card0", "ast")
     root.drm_device("card1", "nvidia")
     root.drm_device("renderD128", "nvidia")
-    root.process(901, "Xorg", "/dev/null", "/dev/dri/card1")
+    root.process(901, "Xorg", "/dev/null", "/dev/dri/card1", unit="gdm.service")
     root.process(902, "console", "/dev/dri/card0")
     sentence = only(obstacles(root, gpu()))
-    assert "process 901 (Xorg) uses it" in sentence
+    assert "process 901 (Xorg) of gdm.service uses it" in sentence
     assert "902" not in sentence
 
 
