@@ -10,6 +10,8 @@ import typing as t
 
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, MigAction
 
+_WISHES = ("label", "label_by_gpu", "config", "layout", "recover")
+
 
 class ActionModule(MigAction):
     """The module never sees a file of the controller, nor text where it expects data."""
@@ -30,4 +32,9 @@ class ActionModule(MigAction):
             path, arguments["layout"] = self.read_file("layout_file", arguments.pop("layout_file"))
             if not arguments["layout"]:
                 raise BadInput(f"layout_file {path!r} is empty; give a layout that mig_info or mig_config returned.")
+        if not any(option in arguments for option in _WISHES):
+            raise BadInput(
+                "No layout is named for this host: give label (in the playbooks mig_profile), such as all-1g.5gb, or"
+                " one of label_by_gpu, config, layout, layout_file and recover."
+            )
         return arguments

@@ -262,6 +262,7 @@ def config(module: AnsibleModule) -> Result:
         raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {reasons}")
     persisted = state.persisted_verdict(state.read_wanted(places), node, wanted.wishes or None)
     remembered = persisted == "match" or not wanted.wishes
+    drained_for = state.read_drain(places)
     untold = _untold(places, wanted)
     as_wanted = verdict == "match" and remembered and unfinished is None and untold is None
     waited = as_wanted and _waited_for(task, node, wanted)
@@ -278,7 +279,8 @@ def config(module: AnsibleModule) -> Result:
         "reboot_required": [],
         "persisted": persisted,
         "binding": keep_binding(task),
-        "drained": os.path.exists(os.path.join(places.state, "drained.json")),
+        "drained": drained_for is not None,
+        "drained_for": drained_for or "",
     }
     if waited and module.check_mode:
         return {**result, "msg": summary("as wanted, and would wait for nothing any more", node, wanted)}

@@ -545,6 +545,11 @@ drained:
   description: Whether the role C(mig) has drained this node for a change and not given it back yet.
   returned: success
   type: bool
+drained_for:
+  description: The label of that change, or an empty text.
+  returned: success
+  type: str
+  sample: all-1g.5gb
 altered:
   description:
     - Whether a write to the driver was started. False on failure means that nothing was touched.

@@ -382,6 +382,14 @@ def _compute_form(
 # --- what an image wants -------------------------------------------------------------------------------------------
 
 
+def read_drain(places: Places) -> t.Optional[str]:
+    """The label for which the role mig has drained this node and not given it back; None where it is not drained.
+
+    The label is empty where nobody wrote it down. Raises StateError.
+    """
+    return _read_as(lambda data: str(data.get("label") or ""), os.path.join(places.state, "drained.json"))
+
+
 def read_wish(places: Places) -> t.Optional[Wish]:
     """What the image wants of this node's GPUs; None when it wants nothing. Raises StateError."""
     return _read_as(_wish, os.path.join(places.state, "wish.json"))

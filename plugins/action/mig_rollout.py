@@ -1,0 +1,98 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Makes the waves of a rollout from what every host of the play plans. It runs on the controller and asks no host."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _rollout
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._rollout import BadSetting, HostPlan, Settings
+
+_PLAN = "__mig_plan"
+_CANARY_GROUP = "mig_canary"
+
+
+class ActionModule(ActionBase):
+    """One task for all hosts of the play: it reads what they registered, and their settings."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: t.Optional[str] = None, task_vars: t.Optional[dict[str, t.Any]] = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = {**super().run(tmp, task_vars), "changed": False}
+        try:
+            return {**result, **_rollout_of(task_vars or {})}
+        except BadSetting as problem:
+            return {**result, "failed": True, "msg": f"{problem} No host was touched."}
+
+
+def _rollout_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    names = list(variables["ansible_play_hosts_all"])
+    settings = _settings(variables, names)
+    plans = [_plan_of(variables["hostvars"], name, settings) for name in names]
+    stopped = _rollout.why_stopped(plans, settings)
+    waves = [] if stopped else _rollout.waves(_rollout.in_order(plans, settings.canary), plans, settings)
+    Display().display(_rollout.table(plans, waves, settings))
+    counts = _rollout.counts_by_state(plans)
+    if stopped:
+        # Ansible shows the whole result of a task that failed.
+        return {"failed": True, "msg": stopped, "counts": counts}
+    return {
+        "settings": {**settings._asdict(), "serial": ",".join(map(str, settings.serial))},
+        "hosts": {plan.name: plan.as_data() for plan in plans},
+        "counts": counts,
+        "waves": waves,
+        "order": [name for wave in waves for name in wave],
+        "sizes": [len(wave) for wave in waves] or [1],
+        "left_out": _rollout.left_out(plans, settings),
+        # A run may have several rollouts; the last one counts.
+        "planned": time.time(),
+        "msg": f"{counted(len(names), 'host')} planned, {counted(len(waves), 'wave')}.",
+    }
+
+
+def _plan_of(hostvars: t.Mapping[str, t.Any], name: str, settings: Settings) -> HostPlan:
+    result = None if settings.preflight == "off" else hostvars[name].get(_PLAN)
+    return _rollout.read_plan(name, result, settings.take_over_drain)
+
+
+def _settings(variables: t.Mapping[str, t.Any], names: t.Sequence[str]) -> Settings:
+    values = {name: _value(name, variables, names) for name in _rollout.VARIABLES}
+    # An empty text, as of a survey, is no answer.
+    given = {name: value for name, value in values.items() if value is not None and str(value).strip()}
+    settings = _rollout.settings_of(given)
+    groups = variables["groups"]
+    canary = settings.canary or ((_CANARY_GROUP,) if _CANARY_GROUP in groups else ())
+    return settings._replace(canary=_rollout.hosts_named(canary, groups, names))
+
+
+def _value(name: str, variables: t.Mapping[str, t.Any], names: t.Sequence[str]) -> t.Any:
+    """What a variable is for all hosts of the play, or None where nobody set it. Raises BadSetting where they differ.
+
+    A play keyword has one value, and an inventory may have one for each host. What the play or -e says counts for all.
+    """
+    first, *others = names
+    hostvars = variables["hostvars"]
+    value = variables.get(name)
+    if value != hostvars[first].get(name):
+        return value
+    for host in others:
+        other = hostvars[host].get(name)
+        if other != value:
+            raise BadSetting(
+                f"{name} is {_shown(value)} for {first} and {_shown(other)} for {host}, and a rollout has one value for"
+                " all its hosts: set it for all of them, or with -e."
+            )
+    return value
+
+
+def _shown(value: t.Any) -> str:
+    return "not set" if value is None else repr(value)
