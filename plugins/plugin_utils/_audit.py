@@ -144,7 +144,8 @@ def _without_plan(plan: Answer, seen: Answer) -> Document:
         said = _NO_WISH
     return {
         **_about(state),
-        "boot": _boot(seen.get("persisted")),
+        # A GPU that does not answer is none that a boot would bring otherwise.
+        "boot": "unknown" if state == "unknown" else _boot(seen.get("persisted")),
         "msg": said,
         "before": _pictures(gpus),
         "devices": devices(gpus) if answers else None,

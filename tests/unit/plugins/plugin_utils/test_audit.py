@@ -70,7 +70,7 @@ STATES = {
     "as wanted, records unreadable": ({**MATCH, "persisted": None}, None, "match", "unknown"),
     "a wish that cannot be had": (FAILED, SEEN, "refused", "match"),
     "no wish": ({**FAILED, "msg": "one of the following is required: label, config"}, SEEN, "refused", "match"),
-    "a GPU that does not answer": (FAILED, LOST, "unknown", "match"),
+    "a GPU that does not answer": (FAILED, {**LOST, "persisted": "differ"}, "unknown", "unknown"),
     "no driver": (FAILED, {"available": False, "problem": {}}, "unknown", "unknown"),
     "both modules failed": (FAILED, {"failed": True, "msg": "sudo: a password is required"}, "unknown", "unknown"),
     "nobody looked a second time": (FAILED, None, "unknown", "unknown"),
