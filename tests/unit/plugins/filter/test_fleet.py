@@ -32,9 +32,9 @@ def test_every_filter_has_its_documentation(name):
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize("given", [None, "text", 7, ["x"]])
 def test_other_input_is_refused_with_what_is_needed(name, given):
-    arguments = [{}] if name == "audit_files" else []
+    variables: list[dict[str, str]] = [{}] if name == "audit_files" else []
     with pytest.raises(AnsibleFilterError, match=rf"^{name} takes .*gpufleet\.mig\.a?"):
-        FILTERS[name](given, *arguments)
+        FILTERS[name](given, *variables)
 
 
 @pytest.mark.parametrize("name", ["audit_text", "audit_metrics", "audit_files"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+import typing as t
 
 import pytest
 import yaml
@@ -32,7 +33,7 @@ INSTANCE = {
     "placement": {"start": 0, "size": 1},
     "compute_instances": [{**COMPUTE, "uuid": "MIG-1", "processes": [{"pid": 1}]}],
 }
-GPU = {
+GPU: dict[str, t.Any] = {
     "index": 0,
     "uuid": "GPU-1",
     "pci_bus_id": "00000000:07:00.0",
@@ -53,7 +54,13 @@ T4 = {
     "mig_pending": None,
     "instances": [],
 }
-NODE = {"available": True, "in_progress": None, "persisted": "match", "gpus": [GPU], "config": [ENTRY]}
+NODE: dict[str, t.Any] = {
+    "available": True,
+    "in_progress": None,
+    "persisted": "match",
+    "gpus": [GPU],
+    "config": [ENTRY],
+}
 
 
 def node(config=None, **of_gpu):
@@ -103,7 +110,7 @@ def test_hosts_of_equal_layout_share_a_label_that_names_them():
     assert variables(document, "b") == variables(document, "c") != variables(document, "a")
 
 
-LABELS = {
+LABELS: dict[str, list[dict[str, t.Any]]] = {
     "off": [{"devices": [0], "mig-enabled": False, "mig-devices": {}}],
     "empty": [{"devices": [0], "mig-enabled": True, "mig-devices": {}}],
     "1x1g.5gb+me,1x3g.20gb": [{"devices": [0], "mig-enabled": True, "mig-devices": {"1g.5gb+me": 1, "3g.20gb": 1}}],
