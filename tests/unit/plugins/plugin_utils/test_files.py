@@ -36,9 +36,14 @@ def test_a_reader_that_has_the_old_file_open_reads_it_to_its_end(tmp_path):
 
 
 def test_drafts_have_names_that_node_exporter_and_ansible_do_not_read(tmp_path, monkeypatch):
-    seen = []
+    seen: list[str] = []
     replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda old, new: (seen.extend(os.listdir(tmp_path)), replace(old, new)))
+
+    def watched(draft, path):
+        seen.extend(os.listdir(tmp_path))
+        replace(draft, path)
+
+    monkeypatch.setattr(os, "replace", watched)
     _files.write({str(tmp_path / "mig.prom"): b"", str(tmp_path / "a.yml"): b""}, 0o644)
     drafts = [name for name in seen if name not in ("mig.prom", "a.yml")]
     assert drafts
