@@ -43,7 +43,7 @@ options:
   files:
     description:
       - The content of each file by its path. A relative path is looked up in O(folder).
-      - Content is text. The filter P(ansible.builtin.to_nice_json#filter) makes text of data.
+      - Content is text. The filter C(to_nice_json) makes text of data.
     type: dict
     required: true
   folder:
