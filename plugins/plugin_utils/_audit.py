@@ -1,0 +1,360 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What an audit makes of the answers of many hosts: one document, and its text and metrics.
+
+This file is private to the collection gpufleet.mig and may change at any time.
+
+A host is judged twice: against its wish, and against what a boot would bring. What cannot be told is never taken for a
+difference, nor for the absence of one. Whatever comes from a host is data: it is escaped where it is written.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import textwrap
+import typing as t
+
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted
+
+Document = dict[str, t.Any]
+Answer = t.Mapping[str, t.Any]
+
+SCHEMA = 1
+
+# What a host is, measured by its wish, the worst last; and how that is said of one host and of several.
+STATES = {
+    "match": ("is as wanted", "are as wanted"),
+    "differ": ("differs", "differ"),
+    "unfinished": ("is in the middle of a change", "are in the middle of a change"),
+    "refused": ("cannot have its wish", "cannot have their wish"),
+    "unknown": ("cannot tell", "cannot tell"),
+    "unreachable": ("does not answer", "do not answer"),
+}
+# What a boot would bring, measured by what is there.
+BOOTS = ("match", "differ", "absent", "unknown")
+
+_NEXT = {
+    "match": "",
+    "differ": "Run the playbook gpufleet.mig.mig on it, with --check --diff first.",
+    "unfinished": (
+        "If nobody is at work, run the playbook gpufleet.mig.mig on it, which finishes the change, or takes it back"
+        " with -e mig_recover=back."
+    ),
+    "refused": "Correct what is wanted of it, or what stands in the way; nothing was changed.",
+    "unknown": "Look at the driver of this host ('nvidia-smi', 'dmesg') and at the message above.",
+    "unreachable": "See whether it is up, and whether Ansible can log in.",
+}
+_NEXT_FOR_BOOT = {
+    "differ": "A boot would bring something else than what is there: run the playbook gpufleet.mig.mig on it.",
+    "absent": "Nothing is remembered for a boot: run the playbook gpufleet.mig.mig on it, which then touches no GPU.",
+    "unknown": "Cannot tell what a boot would bring: the records of the host belong to root, so add --become.",
+}
+_NO_WISH = "No layout is named for it: set mig_profile, to all-1g.5gb for instance, mig_profile_by_gpu or mig_layout."
+
+# An audit of nobody proves nothing: it is a typing error, or an inventory that lost its hosts.
+NOBODY = "There is no host to look at: correct mig_hosts, --limit or the inventory."
+
+_NAMES_SHOWN = 20
+_WIDTH = 110
+
+
+def make(plans: t.Mapping[str, t.Any], seen: t.Mapping[str, t.Any], now: datetime.datetime) -> Document:
+    """Judge every host of ``plans``, which are results of mig_config in check mode.
+
+    ``seen`` has results of mig_info, for those hosts for which mig_config had no plan; others in it do not matter.
+    """
+    hosts = {name: _judge(_mapping(plan), _mapping(seen.get(name))) for name, plan in plans.items()}
+    wrong = [host for host in hosts.values() if not host["ok"]]
+    states = collections.Counter(host["state"] for host in hosts.values())
+    boots = collections.Counter(host["boot"] for host in hosts.values())
+    said = f"{len(wrong)} of {counted(len(hosts), 'host')} {'is' if len(wrong) == 1 else 'are'} not in order"
+    return {
+        "schema": SCHEMA,
+        "finished": now.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "timestamp": int(now.timestamp()),
+        "ok": bool(hosts) and not wrong,
+        "msg": f"{said}: {in_words(states)}."
+        if wrong
+        else f"{counted(len(hosts), 'host')}: all in order."
+        if hosts
+        else NOBODY,
+        "counts": {state: states[state] for state in STATES},
+        "boots": {boot: boots[boot] for boot in BOOTS},
+        "hosts": hosts,
+    }
+
+
+def in_words(states: t.Mapping[str, int]) -> str:
+    """``8 are as wanted, 1 differs``."""
+    return ", ".join(f"{states[state]} {words[states[state] != 1]}" for state, words in STATES.items() if states[state])
+
+
+# --- one host ------------------------------------------------------------------------------------------------------
+
+
+def _judge(plan: Answer, seen: Answer) -> Document:
+    host = _planned(plan) if "verdict" in plan else _without_plan(plan, seen)
+    host["ok"] = host["state"] == "match" and host["boot"] == "match" and not host["drained"]
+    host["next"] = _next(host)
+    return host
+
+
+def _planned(plan: Answer) -> Document:
+    """A host that was compared with its wish."""
+    change = plan.get("in_progress") or plan.get("recovered")
+    state = "unfinished" if change else "match" if plan["verdict"] == "match" else "differ"
+    before, after = _list(plan.get("before")), _list(plan.get("after"))
+    pending = [*_list(plan.get("reset_required")), *_list(plan.get("reboot_required"))]
+    # A mode that waits keeps the rest from being planned, and a change that is unfinished may end either way.
+    foreseen = state == "match" or (state == "differ" and after != before)
+    return {
+        **_about(state),
+        "boot": _boot(plan.get("persisted")),
+        "label": _text(plan.get("label")),
+        "label_source": _text(plan.get("label_source")),
+        "msg": _text(plan.get("msg")),
+        "differences": [_text(each) for each in _list(plan.get("differences"))],
+        "before": _pictures(before),
+        "after": _pictures(after) if foreseen else [],
+        "devices": devices(before),
+        "devices_wanted": devices(after) if foreseen else None,
+        "drained": bool(plan.get("drained")),
+        "pending": sorted(int(index) for index in pending if isinstance(index, int)),
+    }
+
+
+def _without_plan(plan: Answer, seen: Answer) -> Document:
+    """A host that gave no plan. Whether its wish or the host is to blame is seen from a second look at its GPUs."""
+    answers = bool(seen.get("available"))
+    gpus = _list(seen.get("gpus")) if answers else []
+    change = plan.get("in_progress") or seen.get("in_progress")
+    said = _text(plan.get("msg")) or "It was not asked: an earlier task of this host failed."
+    if plan.get("unreachable") or (not plan and seen.get("unreachable")):
+        state = "unreachable"
+    elif change:
+        state = "unfinished"
+    elif answers and not any(_mapping(gpu).get("errors") for gpu in gpus):
+        state = "refused"
+    else:
+        state = "unknown"
+    if said.startswith("one of the following is required: label"):
+        said = _NO_WISH
+    return {
+        **_about(state),
+        # A GPU that does not answer is none that a boot would bring otherwise.
+        "boot": "unknown" if state == "unknown" else _boot(seen.get("persisted")),
+        "msg": said,
+        "before": _pictures(gpus),
+        "devices": devices(gpus) if answers else None,
+        "pending": sorted(
+            int(gpu["index"]) for gpu in map(_mapping, gpus) if gpu.get("reset_required") or gpu.get("reboot_required")
+        ),
+    }
+
+
+def _about(state: str) -> Document:
+    """All keys of a host, in their order, with what is said where nothing is known."""
+    return {
+        "state": state,
+        "ok": False,
+        "boot": "unknown",
+        "label": "",
+        "label_source": "",
+        "msg": "",
+        "next": "",
+        "differences": [],
+        "before": [],
+        "after": [],
+        "devices": None,
+        "devices_wanted": None,
+        "drained": False,
+        "pending": [],
+    }
+
+
+def _next(host: Document) -> str:
+    """What to do about a host, in a sentence; empty where all is in order."""
+    if host["state"] != "match":
+        return _NEXT[host["state"]]
+    if host["boot"] != "match":
+        return _NEXT_FOR_BOOT[host["boot"]]
+    if host["drained"]:
+        return "It was drained for a change and never taken back: run the playbook gpufleet.mig.mig on it."
+    return ""
+
+
+def _boot(persisted: t.Any) -> str:
+    return persisted if persisted in BOOTS else "unknown"
+
+
+def devices(gpus: t.Iterable[t.Any]) -> dict[str, int]:
+    """How many MIG devices of each profile these GPUs have."""
+    counts: collections.Counter[str] = collections.Counter()
+    for gpu in gpus:
+        for instance in _list(_mapping(gpu).get("instances")):
+            for compute in _list(_mapping(instance).get("compute_instances")):
+                counts[_text(_mapping(compute).get("profile"))] += 1
+    return dict(sorted(counts.items()))
+
+
+def _pictures(gpus: t.Iterable[t.Any]) -> list[str]:
+    return [_text(_mapping(gpu).get("layout")) for gpu in gpus]
+
+
+# What a host says may be anything: a module of another version, or a host that lies.
+def _mapping(value: t.Any) -> Answer:
+    return value if isinstance(value, t.Mapping) else {}
+
+
+def _list(value: t.Any) -> t.Sequence[t.Any]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _text(value: t.Any) -> str:
+    return "" if value is None else str(value)
+
+
+# --- text ----------------------------------------------------------------------------------------------------------
+
+
+def text(document: Document) -> str:
+    """The audit for people: every host that is not in order, and how many are."""
+    lines = [f"MIG audit of {document['finished']}: {document['msg']}"]
+    for name, host in document["hosts"].items():
+        if not host["ok"]:
+            lines += ["", *_host_in_words(name, host)]
+    good = [name for name, host in document["hosts"].items() if host["ok"]]
+    if good:
+        listed = ", ".join(map(one_line, good[:_NAMES_SHOWN]))
+        more = f" and {len(good) - _NAMES_SHOWN} more" if len(good) > _NAMES_SHOWN else ""
+        lines += ["", *_wrapped(f"In order: {listed}{more}.", "")]
+    return "\n".join(lines)
+
+
+def _host_in_words(name: str, host: Document) -> list[str]:
+    label = f" (wish: {one_line(host['label'])}, {one_line(host['label_source'])})" if host["label"] else ""
+    lines = [f"{one_line(name)} {STATES[host['state']][0]}{label}"]
+    said = host["differences"] or ([] if host["state"] == "match" else [host["msg"]])
+    if host["state"] == "unfinished" and host["differences"]:
+        said = [host["msg"], *said]
+    for sentence in said:
+        lines += _wrapped(one_line(sentence), "    ")
+    lines += _pictures_in_words(host["before"], host["after"])
+    if host["pending"]:
+        lines.append(f"    The MIG mode of GPU {', '.join(map(str, host['pending']))} waits for a reset or reboot.")
+    if host["state"] != "match" and host["boot"] in ("differ", "absent"):
+        lines.append(f"    {_BOOT_BESIDE[host['boot']]}")
+    if host["drained"]:
+        lines.append("    It is drained: a change was begun and the host was not taken back.")
+    return [*lines, *_wrapped(host["next"], "    -> ")]
+
+
+def _pictures_in_words(before: t.Sequence[str], after: t.Sequence[str]) -> list[str]:
+    """What is there and what is wanted of each GPU that is to change; of all where that cannot be told."""
+    if not after:
+        return [f"    now     {one_line(now)}" for now in before]
+    return [
+        f"    {title}  {one_line(picture)}"
+        for now, wanted in zip(before, after)
+        if now != wanted
+        for title, picture in (("now   ", now), ("wanted", wanted))
+    ]
+
+
+_BOOT_BESIDE = {
+    "differ": "What is there is not what a boot would bring: something else than this collection made it, or took it.",
+    "absent": "Nothing is remembered for a boot.",
+}
+
+
+def _wrapped(sentence: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        sentence,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=" " * len(indent),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def one_line(said: str) -> str:
+    """Text of others without anything that could break a line or move a cursor; letters of any script stay."""
+    return "".join(char if char.isprintable() else "?" for char in str(said))
+
+
+# --- metrics -------------------------------------------------------------------------------------------------------
+
+_Sample = tuple[dict[str, str], int]
+
+
+def metrics(document: Document) -> str:
+    """The audit for the textfile collector of node_exporter.
+
+    There is no sample of a thing that cannot be told: a failed read must not look like drift, nor like its absence.
+    """
+    # A list, since Ansible hands over mappings whose items can be gone through once.
+    hosts = list(document["hosts"].items())
+    known = [(name, host) for name, host in hosts if host["state"] in ("match", "differ")]
+    lines: list[str] = []
+    for name, about, samples in (
+        ("hosts", "Hosts of the audit by what they are.", [({"state": s}, n) for s, n in document["counts"].items()]),
+        (
+            "host_state",
+            "1 for what the host is: match, differ, unfinished, refused, unknown or unreachable.",
+            [({"host": name, "state": host["state"]}, 1) for name, host in hosts],
+        ),
+        (
+            "host_ok",
+            "Whether the host is as wanted, boots the same, and is not drained.",
+            [({"host": name}, int(host["ok"])) for name, host in hosts],
+        ),
+        (
+            "host_drift",
+            "Whether the host differs from its wish; absent where that cannot be told.",
+            [({"host": name}, int(host["state"] == "differ")) for name, host in known],
+        ),
+        (
+            "host_boot_drift",
+            "Whether a boot would bring something else than what is there; absent where that cannot be told.",
+            [({"host": name}, int(host["boot"] != "match")) for name, host in hosts if host["boot"] != "unknown"],
+        ),
+        (
+            "host_drained",
+            "Whether the host was drained for a change and not taken back.",
+            [({"host": name}, int(host["drained"])) for name, host in hosts if host["label"]],
+        ),
+        (
+            "host_pending_gpus",
+            "GPUs whose MIG mode waits for a reset or reboot; absent where that cannot be told.",
+            [({"host": name}, len(host["pending"])) for name, host in hosts if host["devices"] is not None],
+        ),
+        ("devices", "MIG devices that the host has.", list(_devices_of(document, "devices"))),
+        ("devices_wanted", "MIG devices that the host should have.", list(_devices_of(document, "devices_wanted"))),
+        ("audit_timestamp_seconds", "When the audit ended.", [({}, document["timestamp"])]),
+    ):
+        lines += _family(f"gpufleet_mig_{name}", about, samples)
+    return "\n".join(lines) + "\n"
+
+
+def _devices_of(document: Document, key: str) -> t.Iterator[_Sample]:
+    for name, host in document["hosts"].items():
+        for profile, number in (host[key] or {}).items():
+            yield {"host": name, "profile": profile}, number
+
+
+def _family(name: str, about: str, samples: t.Sequence[_Sample]) -> list[str]:
+    lines = [f"# HELP {name} {about}", f"# TYPE {name} gauge"]
+    for labels, value in samples:
+        said = ",".join(f'{key}="{escaped(text)}"' for key, text in labels.items())
+        lines.append(f"{name}{{{said}}} {value}" if labels else f"{name} {value}")
+    return lines
+
+
+def escaped(value: str) -> str:
+    """The value of a label as Prometheus reads it back; what is no Unicode is replaced, since it refuses the file."""
+    plain = str(value).encode("utf-8", "replace").decode("utf-8")
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
