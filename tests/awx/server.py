@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import itertools
 import json
 import re
@@ -216,6 +217,14 @@ class Awx:
 
     def forget(self) -> None:
         self.asked.clear()
+
+    def copy(self) -> Awx:
+        """Another one in the same state."""
+        other = Awx(self.token, users=self.users, playbooks=self.playbooks)
+        for name in ("objects", "surveys", "associations"):
+            setattr(other, name, copy.deepcopy(getattr(self, name)))
+        other._ids = itertools.count(1 + max(number for kind in self.objects.values() for number in kind))
+        return other
 
     # --- the API ------------------------------------------------------------------------------------------------
 
