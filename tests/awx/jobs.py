@@ -5,7 +5,7 @@
 """Launches job templates as AWX does: answers are checked against the survey, become extra variables together with what
 the survey proposes, and ansible-runner runs the playbook of the project in a private data dir.
 
-The hosts are simulated nodes on this machine, reached by the local connection; each has a Python of its own that sees its GPUs.
+The hosts are simulated nodes on this machine, reached by the local connection; each has a Python that sees its GPUs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Host:
 
 
 class Job(t.NamedTuple):
-    """How a job ended. ``changed`` is per host what ansible-playbook's last lines say, ``events`` what AWX would store."""
+    """How a job ended. ``changed`` is what the recap says of each host, ``events`` what AWX would store."""
 
     code: int
     output: str
@@ -111,7 +111,7 @@ class Launcher:
         return Job(done.returncode, COLOR.sub("", done.stdout), events)
 
     def _variables(self, item: Data, answers: Data) -> Data:
-        """Extra variables: those of the template, then what the survey proposes, then the answers, then what AWX tells of the job."""
+        """Extra variables, the weakest first: the template's, what the survey proposes, answers, what AWX tells."""
         spec = self.awx.surveys[item["id"]]["spec"]
         problems = [problem for question in spec for problem in problems_of(question, answers)]
         problems += [f"Variables {name} are not allowed" for name in answers.keys() - {q["variable"] for q in spec}]
@@ -172,11 +172,11 @@ def problems_of(question: Data, answers: Data) -> list[str]:
         return [f"'{name}' value missing"] if question["required"] and "default" not in question else []
     answer = answers[name]
     if question["type"] == "multiplechoice":
-        return [] if answer in question["choices"] else [f"Value {answer} for '{name}' expected to be one of the choices."]
+        return [] if answer in question["choices"] else [f"Value {answer} for '{name}' expected to be a choice."]
     wanted = int if question["type"] == "integer" else str
     if type(answer) is not wanted:
         return [f"Value {answer} for '{name}' expected to be another type."]
-    size = answer if wanted is int else len(answer)
+    size = answer if isinstance(answer, int) else len(answer)
     fits = (question["min"] is None or size >= question["min"]) and (question["max"] is None or size <= question["max"])
     return [] if fits else [f"'{name}' value {answer} is too small or too large."]
 

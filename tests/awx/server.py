@@ -4,9 +4,9 @@
 
 """Plays AWX, as far as its modules ask: an API on loopback that keeps what it is given and records every request.
 
-What it refuses is what AWX 24 refuses of these modules: a token it does not know, a name that is taken, a playbook that is not
-in the project, a survey or a schedule that is not well-formed, an object that is not there. What it does not know it answers
-with 404. Secrets of a credential are kept and never shown.
+What it refuses is what AWX 24 refuses of these modules: a token it does not know, a name that is taken, a playbook that
+is not in the project, a survey or a schedule that is not well-formed, an object that is not there. What it does not
+know it answers with 404. Secrets of a credential are kept and never shown.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ PROMPTS: Data = {
 ASKS: Data = {
     f"ask_{name}_on_launch": False
     for name in (
-        "scm_branch diff_mode variables limit tags skip_tags job_type verbosity inventory credential "
-        "execution_environment labels forks job_slice_count timeout instance_groups"
-    ).split()
+        *("scm_branch", "diff_mode", "variables", "limit", "tags", "skip_tags", "job_type", "verbosity", "inventory"),
+        *("credential", "execution_environment", "labels", "forks", "job_slice_count", "timeout", "instance_groups"),
+    )
 }
 FIELDS: dict[str, Data] = {
     "organizations": {"description": ""},
@@ -181,9 +181,12 @@ class Awx:
         self.tokens: dict[int, str] = {}
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self.add("credential_types", "Machine", kind="ssh", secrets=["password", "ssh_key_data"], plain=["username"])
-        self.add("credential_types", "Source Control", kind="scm", secrets=["password", "ssh_key_data"], plain=["username"])
-        self.add("credential_types", "Container Registry", kind="registry", secrets=["password"], plain=["host", "username"])
+        for name, kind, secrets, plain in (
+            ("Machine", "ssh", ["password", "ssh_key_data"], ["username"]),
+            ("Source Control", "scm", ["password", "ssh_key_data"], ["username"]),
+            ("Container Registry", "registry", ["password"], ["host", "username"]),
+        ):
+            self.add("credential_types", name, kind=kind, secrets=secrets, plain=plain)
 
     # --- for tests ----------------------------------------------------------------------------------------------
 
@@ -461,26 +464,26 @@ class Awx:
 
 def check_survey(survey: Data) -> None:
     """As AWX checks a survey; the first thing that is wrong is its answer."""
-    for field, kind in (("name", str), ("description", str), ("spec", list)):
+    types: dict[str, type] = {"name": str, "description": str, "spec": list}
+    for field, kind in types.items():
         if not isinstance(survey.get(field), kind):
             raise Refused(400, error=f"Field '{field}' is missing from survey spec.")
     if not survey["spec"]:
         raise Refused(400, error="'spec' doesn't contain any items.")
     seen: set[str] = set()
     for number, question in enumerate(survey["spec"]):
-        for field, kind in (("type", str), ("question_name", str), ("variable", str), ("required", bool)):
+        types = {"type": str, "question_name": str, "variable": str, "required": bool}
+        for field, kind in types.items():
             if not isinstance(question.get(field), kind):
                 raise Refused(400, error=f"'{field}' missing from survey question {number}")
         if question["variable"] in seen or " " in question["variable"]:
             raise Refused(400, error=f"'variable' '{question['variable']}' duplicated in survey question {number}.")
         seen.add(question["variable"])
         if question["type"] not in ANSWER_TYPES:
-            raise Refused(400, error=f"'{question['type']}' in survey question {number} is not an allowed question type.")
+            raise Refused(400, error=f"'{question['type']}' in survey question {number} is not an allowed type.")
         default = question.get("default", "")
-        if default != "" and (
-            not isinstance(default, ANSWER_TYPES[question["type"]]) or isinstance(default, bool)
-        ):
-            raise Refused(400, error=f"Default value {default} in survey question {number} expected to be another type.")
+        if default != "" and (not isinstance(default, ANSWER_TYPES[question["type"]]) or isinstance(default, bool)):
+            raise Refused(400, error=f"Default value {default} in survey question {number} has another type.")
         for limit in ("min", "max"):
             if question.get(limit) is not None and not isinstance(question[limit], int):
                 raise Refused(400, error=f"The {limit} limit in survey question {number} expected to be integer.")

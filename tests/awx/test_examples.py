@@ -84,11 +84,12 @@ def test_a_playbook_of_the_project_is_one_of_the_collection(wrapper: Path) -> No
 def test_the_execution_environment_can_be_built(tmp_path: Path) -> None:
     """ansible-builder understands it and makes all that an image is built from; building needs a container engine."""
     builder = VENV / "importer" / "bin" / "ansible-builder"
-    words = [builder, "create", "-f", EXAMPLE / "execution-environment.yml", "-c", tmp_path / "context"]
+    context = tmp_path / "context"
+    words: list[str | Path] = [builder, "create", "-f", EXAMPLE / "execution-environment.yml", "-c", context]
 
     done = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     assert done.returncode == 0, done.stdout
-    built = tmp_path / "context" / "_build"
+    built = context / "_build"
     assert "nvidia-ml-py" in (built / "requirements.txt").read_text()
     assert yaml.safe_load((built / "requirements.yml").read_text())["collections"][0]["name"] == "gpufleet.mig"

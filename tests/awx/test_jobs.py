@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The jobs of AWX, from the templates that playbooks/awx.yml made, as AWX runs them: survey, ansible-runner, project."""
+"""The jobs of AWX, from the templates that playbooks/awx.yml made, as AWX runs them."""
 
 from __future__ import annotations
 

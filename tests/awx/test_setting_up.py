@@ -276,7 +276,7 @@ def test_notifications_are_attached_when_they_are_named(done: SetUp) -> None:
         ({"awx_organization": " "}, "awx_organization is not set: the name of an organization that is in AWX."),
         ({"awx_canary": ""}, "awx_canary is not set: the hosts that go first in the workflow"),
         ({"awx_plan": "MIG apply"}, "The name MIG apply is used twice."),
-        ({"awx_questions": ["mig_profil"]}, "There is no question for mig_profil. There are questions for mig_profile,"),
+        ({"awx_questions": ["mig_profil"]}, "There is no question for mig_profil. There are questions for mig_"),
         ({"awx_audit_questions": []}, "awx_audit_questions is empty, and AWX has no survey without a question."),
         ({"awx_answers": {"mig_preflight": "lax"}}, "awx_answers.mig_preflight is lax, but the survey offers strict,"),
         ({"awx_answers": {"mig_evict": True}}, "awx_answers.mig_evict is True, but the survey offers none,"),
