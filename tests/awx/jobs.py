@@ -51,7 +51,7 @@ class Host:
 
     def profiles(self) -> list[str]:
         """The instances of all GPUs."""
-        return [name for gpu in self.simulator.layouts() for name, *_place in gpu]
+        return [name.removeprefix("MIG ") for gpu in self.simulator.layouts() for name, *_place in gpu]
 
 
 class Job(t.NamedTuple):

@@ -340,6 +340,32 @@ def test_a_token_that_awx_does_not_know_is_not_told(empty: SetUp) -> None:
     assert_nothing_is_told(run)
 
 
+def test_a_password_that_awx_does_not_know_is_not_told(empty: SetUp) -> None:
+    given = {"CONTROLLER_USERNAME": "admin", "CONTROLLER_PASSWORD": f"{PASSWORD}-of-last-year", **SECRETS}
+
+    run = empty("-vvv", given=given)
+
+    assert run.code == 2
+    assert "AWX does not know this user or password." in run.output
+    assert_nothing_is_told(run)
+
+
+def test_an_awx_that_does_not_answer_is_named(empty: SetUp) -> None:
+    run = empty(awx_controller_host="http://127.0.0.1:1")
+
+    assert run.code == 2
+    assert "http://127.0.0.1:1/api/v2/" in run.output
+    assert "Check CONTROLLER_HOST, or awx_controller_host, and that AWX can be reached from here." in run.output
+
+
+def test_check_mode_on_an_empty_awx_says_why_it_cannot_go_on(empty: SetUp) -> None:
+    run = empty("--check", "--tags", "resources", "--skip-tags", "credentials")
+
+    assert run.code == 2
+    assert "In check mode nothing is made, and this needs something that is not there yet." in run.output
+    assert run.writes == []
+
+
 def test_a_project_that_cannot_be_updated_says_where_to_look(empty: SetUp) -> None:
     empty.awx.update_of_project = "failed"
 
@@ -366,7 +392,7 @@ def test_a_rule_that_awx_does_not_accept_is_told_in_its_words(done: SetUp) -> No
 
     assert run.code == 2
     assert "INTERVAL required in rrule." in run.output
-    assert "correct what is wrong and run this again." in run.output
+    assert "What was made before this stays; correct what is wrong and run this again." in run.output
 
 
 def test_a_notification_that_is_missing_is_not_made(done: SetUp) -> None:
