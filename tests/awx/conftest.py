@@ -35,7 +35,11 @@ CORES = {"2.19": VENV / "bin", "newest": VENV / "newest" / "bin"}
 
 def environment(core: str, home: Path) -> dict[str, str]:
     """Of a controller: this Ansible, the collections of the tests, and nobody's settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "CONTROLLER_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ANSIBLE_", "CONTROLLER_", "TOWER_")) and not name.lower().endswith("_proxy")
+    }
     return {
         **kept,
         "PATH": f"{CORES[core]}:{os.environ['PATH']}",

@@ -173,8 +173,7 @@ def problems_of(question: Data, answers: Data) -> list[str]:
     answer = answers[name]
     if question["type"] == "multiplechoice":
         return [] if answer in question["choices"] else [f"Value {answer} for '{name}' expected to be a choice."]
-    wanted = int if question["type"] == "integer" else str
-    if type(answer) is not wanted:
+    if isinstance(answer, bool) or not isinstance(answer, int if question["type"] == "integer" else str):
         return [f"Value {answer} for '{name}' expected to be another type."]
     size = answer if isinstance(answer, int) else len(answer)
     fits = (question["min"] is None or size >= question["min"]) and (question["max"] is None or size <= question["max"])

@@ -190,9 +190,9 @@ class Awx:
 
     # --- for tests ----------------------------------------------------------------------------------------------
 
-    def add(self, kind: str, name: str, /, **fields: t.Any) -> Data:
+    def add(self, where: str, name: str, **fields: t.Any) -> Data:
         """Something that is there before anybody asks."""
-        return self._create(kind, {"name": name, **fields})
+        return self._create(where, {"name": name, **fields})
 
     def named(self, kind: str, name: str) -> Data:
         """The one object of this name; a node's name is its identifier."""

@@ -267,6 +267,19 @@ def test_notifications_are_attached_when_they_are_named(done: SetUp) -> None:
     assert done.awx.related(workflow, "notification_templates_approvals") == ["GPU on call"]
 
 
+def test_playbooks_may_be_in_a_folder_of_the_project(done: SetUp) -> None:
+    done.awx.playbooks = {f"ops/{name}" for name in done.awx.playbooks}
+
+    run = done("--tags", "templates", awx_playbook_folder="ops/")
+
+    assert run.code == 0, run.output[-3000:]
+    assert {item["playbook"] for item in done.awx.objects["job_templates"].values()} == {
+        "ops/mig.yml",
+        "ops/audit.yml",
+        "ops/rollback.yml",
+    }
+
+
 # --- what is refused before AWX is asked ------------------------------------------------------------------------
 
 
@@ -275,6 +288,8 @@ def test_notifications_are_attached_when_they_are_named(done: SetUp) -> None:
     [
         ({"awx_organization": " "}, "awx_organization is not set: the name of an organization that is in AWX."),
         ({"awx_canary": ""}, "awx_canary is not set: the hosts that go first in the workflow"),
+        ({"awx_profiles": "all-1g,all-2g"}, "awx_profiles has to be a list. With -e that is said in JSON,"),
+        ({"awx_notify": "GPU on call"}, "awx_notify has to be a list."),
         ({"awx_plan": "MIG apply"}, "The name MIG apply is used twice."),
         ({"awx_questions": ["mig_profil"]}, "There is no question for mig_profil. There are questions for mig_"),
         ({"awx_audit_questions": []}, "awx_audit_questions is empty, and AWX has no survey without a question."),
