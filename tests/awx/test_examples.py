@@ -34,6 +34,19 @@ def test_no_variable_of_the_role_is_one_that_awx_gives_to_its_jobs() -> None:
     assert [name for name in OPTIONS if GIVEN_BY_AWX.fullmatch(name)] == []
 
 
+def test_every_question_is_about_a_variable_that_is_read() -> None:
+    """A name that nothing reads would be asked in vain: it would say nothing and change nothing."""
+    catalogue = yaml.safe_load((ROLE / "vars" / "main.yml").read_text())["__awx_catalogue"]
+    read = "".join(
+        file.read_text()
+        for folder in ("playbooks", "plugins", "roles/mig")
+        for file in sorted((ROOT / folder).rglob("*"))
+        if file.suffix in (".yml", ".py") and file.name != "awx.yml"
+    )
+
+    assert [name for name in catalogue if not re.search(rf"\b{name}\b", read)] == []
+
+
 def test_every_variable_has_a_default_or_is_shown_in_the_defaults() -> None:
     text = (ROLE / "defaults" / "main.yml").read_text()
 

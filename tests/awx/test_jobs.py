@@ -151,3 +151,39 @@ def test_what_the_inventory_says_counts_where_the_survey_does_not_ask(
 
     assert (run.code, job.code) == (0, 0), job.output[-3000:]
     assert [host.profiles() for host in fleet.hosts] == [[], SEVEN]
+
+
+def test_every_question_can_be_answered(fleet: Launcher) -> None:
+    answers = {
+        "mig_profile": "all-1g.5gb",
+        "mig_hosts": "gpu_canary,gpu02",
+        "mig_canary": "gpu_canary",
+        "mig_serial": "1, 100%",
+        "mig_max_fail_percentage": 10,
+        "mig_pause_between_waves": 0,
+        "mig_keep_available": "",
+        "mig_preflight": "warn",
+        "mig_evict": "reserved",
+        "mig_allow_reset": "yes",
+        "mig_allow_reboot": "yes",
+        "mig_tolerate_unreachable": "yes",
+    }
+
+    job = fleet.launch("MIG apply", answers)
+
+    assert set(answers) == set(fleet.awx.survey("MIG apply"))
+    assert job.code == 0, job.output[-3000:]
+    assert [host.profiles() for host in fleet.hosts] == [SEVEN, SEVEN]
+
+
+def test_the_audit_fails_where_hosts_drift_from_the_inventory_and_touches_nothing(fleet: Launcher) -> None:
+    fleet.group_variables = {"all": {"mig_profile": "all-1g.5gb"}}
+
+    drift = fleet.launch("MIG audit", {})
+    untouched = nothing_was_written(fleet)
+    apply = fleet.launch("MIG apply", {"mig_profile": "all-1g.5gb"})
+    right = fleet.launch("MIG audit", {})
+
+    assert (drift.code != 0, apply.code, right.code) == (True, 0, 0), right.output[-3000:]
+    assert "gpu01" in drift.output
+    assert untouched
