@@ -12,7 +12,7 @@
 .venv                      ansible-core's last line for Python 3.11, the lint tools, the simulator
 .venv/newest               the newest ansible-core, on Python 3.12 or newer, the simulator
 .venv/importer             Galaxy's import checks, which do not get along with the rest
-.venv/collections          ansible_collections/gpufleet/mig -> this repository; community.general, for tests only
+.venv/collections          ansible_collections/gpufleet/mig -> this repository; for tests: community.general, awx.awx
 .venv/pythons              pythonX.Y -> every interpreter found that a managed node may have
 .venv/nodes                what tests/nodes boots nodes of, where nodes can be booted
 .venv/home                 HOMEs of ansible-test: its caches, and pip's settings of whoever runs this
@@ -44,6 +44,7 @@ FIND_PYTHON = ROOT / "tools" / "find_python.sh"
 
 NEWEST_CORE_PYTHONS = ("3.14", "3.13", "3.12")
 NODE_PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+TEST_COLLECTIONS = ("community/general", "awx/awx")
 
 GET_PIP = '''\
 """Stands in for get-pip.py, which ansible-test would fetch from a host of its own: Python brings a pip."""
@@ -143,20 +144,22 @@ def link_collection() -> None:
 
 
 def unpack_collections() -> None:
-    """The one collection that tests need. It comes from PyPI, as packages do, not from Galaxy."""
+    """The collections that tests need. They come from PyPI, as packages do, not from Galaxy."""
     source = ROOT / "requirements" / "collections.txt"
-    folder = VENV / "collections" / "ansible_collections" / "community" / "general"
-    stamp = folder.parent / ".stamp"
+    root = VENV / "collections" / "ansible_collections"
+    stamp = VENV / "collections" / ".stamp"
     wanted = hashlib.sha256(source.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return
-    shutil.rmtree(folder.parent, ignore_errors=True)
+    for name in TEST_COLLECTIONS:
+        shutil.rmtree(root / name, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=VENV) as scratch:
         words = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", scratch]
         run(VENV / "bin" / "python", "-m", "pip", *words, "-r", source)
         (wheel,) = Path(scratch).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if name.startswith("ansible_collections/community/general/")]
+            wanted_folders = tuple(f"ansible_collections/{name}/" for name in TEST_COLLECTIONS)
+            names = [name for name in archive.namelist() if name.startswith(wanted_folders)]
             archive.extractall(VENV / "collections", names)
     stamp.write_text(wanted)
 
