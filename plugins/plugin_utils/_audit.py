@@ -140,7 +140,7 @@ def _without_plan(plan: Answer, seen: Answer) -> Document:
         state = "refused"
     else:
         state = "unknown"
-    if said.startswith("one of the following is required: label"):
+    if said.startswith("No layout is named for this host"):
         said = _NO_WISH
     return {
         **_about(state),

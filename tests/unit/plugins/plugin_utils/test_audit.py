@@ -69,7 +69,7 @@ STATES = {
     "as wanted, another at a boot": ({**MATCH, "persisted": "differ", "converged": False}, None, "match", "differ"),
     "as wanted, records unreadable": ({**MATCH, "persisted": None}, None, "match", "unknown"),
     "a wish that cannot be had": (FAILED, SEEN, "refused", "match"),
-    "no wish": ({**FAILED, "msg": "one of the following is required: label, config"}, SEEN, "refused", "match"),
+    "no wish": ({**FAILED, "msg": "No layout is named for this host: give label"}, SEEN, "refused", "match"),
     "a GPU that does not answer": (FAILED, {**LOST, "persisted": "differ"}, "unknown", "unknown"),
     "no driver": (FAILED, {"available": False, "problem": {}}, "unknown", "unknown"),
     "both modules failed": (FAILED, {"failed": True, "msg": "sudo: a password is required"}, "unknown", "unknown"),
@@ -104,7 +104,7 @@ def test_a_host_that_stays_drained_is_not_in_order():
 
 
 def test_a_missing_wish_is_said_in_words_of_the_operator():
-    host = judge({**FAILED, "msg": "one of the following is required: label, label_by_gpu, config"}, SEEN)
+    host = judge({**FAILED, "msg": "No layout is named for this host: give label"}, SEEN)
     assert host["msg"].startswith("No layout is named for it: set mig_profile")
 
 
