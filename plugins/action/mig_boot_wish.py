@@ -10,4 +10,6 @@ from ansible_collections.gpufleet.mig.plugins.action import mig_config
 
 
 class ActionModule(mig_config.ActionModule):
-    """A wish is given as mig_config takes it."""
+    """A wish is given as mig_config takes it, and none is needed to take one away."""
+
+    wishes = ()

@@ -10,11 +10,14 @@ import typing as t
 
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, MigAction
 
-_WISHES = ("label", "label_by_gpu", "config", "layout", "recover")
+_FALSE = ("false", "no", "off", "n", "f", "0", "0.0")
 
 
 class ActionModule(MigAction):
     """The module never sees a file of the controller, nor text where it expects data."""
+
+    # One of these is needed.
+    wishes: t.ClassVar[tuple[str, ...]] = ("label", "label_by_gpu", "config", "layout", "previous", "recover")
 
     def arguments(self, given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         arguments = super().arguments(given)
@@ -32,9 +35,12 @@ class ActionModule(MigAction):
             path, arguments["layout"] = self.read_file("layout_file", arguments.pop("layout_file"))
             if not arguments["layout"]:
                 raise BadInput(f"layout_file {path!r} is empty; give a layout that mig_info or mig_config returned.")
-        if not any(option in arguments for option in _WISHES):
+        # As all options that are not wished for, so that it may stand beside another wish.
+        if str(arguments.get("previous")).strip().lower() in _FALSE:
+            del arguments["previous"]
+        if self.wishes and not any(option in arguments for option in self.wishes):
             raise BadInput(
                 "No layout is named for this host: give label (in the playbooks mig_profile), such as all-1g.5gb, or"
-                " one of label_by_gpu, config, layout, layout_file and recover."
+                " one of label_by_gpu, config, layout, layout_file, previous and recover."
             )
         return arguments

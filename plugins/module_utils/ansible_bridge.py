@@ -249,7 +249,7 @@ def config(module: AnsibleModule) -> Result:
     """Bring the node to what is wanted: read, resolve, compare, and, where there is something to do, have it done."""
     params = module.params
     places = state.places(params["state_dir"])
-    resolve = functools.partial(_resolve, params=params) if _has_wish(params) else None
+    resolve = functools.partial(_resolve, params=params, places=places) if _has_wish(params) else None
     task = Task(module, places, orders(params), load_binding(params), resolve)
     node = reading.observe(task.opener, task.orders)
     unfinished = state.in_progress(places)
@@ -338,10 +338,10 @@ def _untold(places: state.Places, wanted: Wanted) -> t.Optional[Result]:
 
 def _has_wish(params: Params) -> bool:
     """Whether anything is wished. A wish that is empty is one too, and an error, not the absence of one."""
-    return any(params[name] is not None for name in ("label", "label_by_gpu", "config", "layout"))
+    return params["previous"] or any(params[name] is not None for name in ("label", "label_by_gpu", "config", "layout"))
 
 
-def _resolve(node: Node, params: Params) -> Wanted:
+def _resolve(node: Node, params: Params, places: state.Places) -> Wanted:
     """The wish for this node in terms of its own GPUs. Raises WishError."""
     gpus = "all" if params["gpus"] == ["all"] else params["gpus"]
     if params["layout"] is not None:
@@ -349,6 +349,11 @@ def _resolve(node: Node, params: Params) -> Wanted:
 
         configs.check_expected(node, params["expected_gpus"])
         return layouts.resolve(node, params["layout"], gpus=gpus, accept_replacement=params["accept_replacement"])
+    if params["previous"]:
+        from .engine import undoing
+
+        configs.check_expected(node, params["expected_gpus"])
+        return undoing.resolve(node, places, params["previous_of"] or "", gpus=gpus)
     options = {name: params[name] for name in ("configs", "unlisted", "expected_gpus", "allow_empty", "mode_only")}
     if params["label_by_gpu"]:
         from .engine import kinds
@@ -361,8 +366,8 @@ def _what(params: Params) -> str:
     """The task in a few words, for records: ``mig_config label all-1g.5gb``."""
     if params["label"] and not params["label_by_gpu"]:
         return f"mig_config label {state.printable(params['label'])}"
-    wishes = ("label_by_gpu", "config", "layout")
-    named = next((name for name in wishes if params[name] is not None), f"recover {params['recover']}")
+    wishes = ("label_by_gpu", "config", "layout", "previous")
+    named = next((name for name in wishes if params[name]), f"recover {params['recover']}")
     return f"mig_config {named}"
 
 
@@ -401,7 +406,11 @@ def summary(what: str, node: Node, wanted: Wanted) -> str:
 
 def title(wanted: Wanted) -> str:
     """The wish in words: ``all-1g.5gb (generated)``."""
-    unnamed = {"layout": "the layout of this task", "unfinished": "the unfinished change"}
+    unnamed = {
+        "layout": "the layout of this task",
+        "previous": "the layout before the last change",
+        "unfinished": "the unfinished change",
+    }
     return (
         f"{wanted.label} ({wanted.source})" if wanted.label else unnamed.get(wanted.source, "the config of this task")
     )

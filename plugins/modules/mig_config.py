@@ -59,7 +59,8 @@ options:
         V(all-1g.5gb.me), for as many instances of one profile as each GPU holds. V(all-1g) is the base profile of
         one slice on boards of any size.
       - Otherwise counts of profiles for each GPU, such as V(7x1g.5gb) or V(3g.20gb,2x2g.10gb).
-      - One of O(label), O(label_by_gpu), O(config), O(layout), O(layout_file) and O(recover) is needed.
+      - One of O(label), O(label_by_gpu), O(config), O(layout), O(layout_file), O(previous) and O(recover) is
+        needed.
     type: str
   label_by_gpu:
     description:
@@ -103,6 +104,17 @@ options:
       - Path of a file with what O(layout) accepts, as JSON or YAML, on the controller. It is looked up like
         O(config_file).
       - Cannot be combined with O(layout).
+    type: str
+  previous:
+    description:
+      - Wish for the layout that was there before the last change, from the record of the node.
+      - A node whose last change was such a return wishes for what it has then, so that the task can run again.
+    type: bool
+  previous_of:
+    description:
+      - Take back only a change to this label. A node whose last change was to another label, or that never had one, is
+        left as it is.
+      - It counts with O(previous=true) only.
     type: str
   accept_replacement:
     description:
@@ -262,6 +274,11 @@ EXAMPLES = r"""
     reservations:
       - {device: MIG-41b36cd7-2f8c-5a43-8a6b-0f4bd4f3a8f2, holder: Slurm job 4711}
 
+- name: Go back to where the node was before it became all-1g.5gb
+  gpufleet.mig.mig_config:
+    previous: true
+    previous_of: all-1g.5gb
+
 - name: Take back a change that was interrupted, and do nothing else
   gpufleet.mig.mig_config:
     recover: back
@@ -314,7 +331,8 @@ label:
   type: str
   sample: all-1g.5gb
 label_source:
-  description: Where the label came from, V(given), V(generated) or V(count), or V(layout) for O(layout).
+  description: Where the label came from, V(given), V(generated) or V(count), V(layout) for O(layout), V(previous) for
+    O(previous).
   returned: success
   type: str
   sample: generated
@@ -726,6 +744,8 @@ def main() -> None:
             "config_file": {"type": "str"},
             "layout": {"type": "raw"},
             "layout_file": {"type": "str"},
+            "previous": {"type": "bool"},
+            "previous_of": {"type": "str"},
             "accept_replacement": {"type": "bool", "default": False},
             "recover": {"type": "str", "choices": ["forward", "back"]},
             "gpus": {"type": "list", "elements": "str", "default": ["all"]},
@@ -739,12 +759,12 @@ def main() -> None:
             "run_id": {"type": "str"},
         },
         mutually_exclusive=[
-            ("label", "config", "layout", "layout_file"),
-            ("label_by_gpu", "config"),
+            ("label", "config", "layout", "layout_file", "previous"),
+            ("label_by_gpu", "config", "previous"),
             ("label_by_gpu", "layout", "layout_file"),
             ("configs", "config_file"),
         ],
-        required_one_of=[("label", "label_by_gpu", "config", "layout", "layout_file", "recover")],
+        required_one_of=[("label", "label_by_gpu", "config", "layout", "layout_file", "previous", "recover")],
         supports_check_mode=True,
     )
     ansible_bridge.run(module, ansible_bridge.config)

@@ -117,7 +117,7 @@ def test_status_of_a_node_that_was_never_changed(install):
 def test_status_has_stable_keys_as_json_before_and_after_the_word(install):
     installed = install("all-1g.5gb")
     report = command(installed, "status", "--json").report
-    assert {**report, "gpus": [], "host": "", "wanted": None} == {
+    assert {**report, "gpus": [], "host": "", "wanted": None, "previous": None} == {
         "command": "status",
         "exit_status": 0,
         "host": "",
@@ -132,7 +132,8 @@ def test_status_has_stable_keys_as_json_before_and_after_the_word(install):
         "lease": None,
         "unreadable": [],
     }
-    assert sorted(report["wanted"]) == ["driver_version", "label", "source", "txid", "who", "written"]
+    for record in ("wanted", "previous"):
+        assert sorted(report[record]) == ["driver_version", "label", "source", "txid", "who", "written"]
     assert {
         "index",
         "uuid",

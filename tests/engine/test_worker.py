@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     reading,
     state,
     transaction,
+    undoing,
     worker,
 )
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, MigError, Orders
@@ -576,3 +577,55 @@ def test_device_files_that_are_missing_after_a_way_back_are_told_beside_the_fail
 
     assert (outcome.error.details["error"], outcome.rolled_back) == ("INSUFFICIENT_RESOURCES", True)
     assert "Device files could not be made." in outcome.warnings
+
+
+# --- what there was before the last change --------------------------------------------------------------------------
+
+
+def back(node, of_label=""):
+    """A run that goes back to what there was before the last change."""
+    return node.change(resolve=lambda read: undoing.resolve(read, node.places, of_label))
+
+
+def test_what_there_was_before_the_first_change_comes_back_and_stays_when_asked_for_again(install):
+    node = install()
+    blank = node.node.state()
+    assert node.change(label="all-1g.5gb").error is None
+    outcome = back(node)
+
+    assert outcome.error is None
+    assert outcome.changed
+    assert node.node.state() == blank
+    node.simulator.reset_calls()
+    again = back(node)
+    assert again.error is None
+    assert not again.changed
+    assert node.simulator.writes() == []
+
+
+def test_what_somebody_made_by_hand_comes_back_rather_than_what_was_wanted_before_it(install):
+    node = install()
+    assert node.change(label="all-enabled").error is None
+    node.node.create(0, MIXED)
+    by_hand = node.node.state()
+    assert node.change(label="all-3g.20gb").error is None
+    assert back(node).error is None
+    assert node.node.state() == by_hand
+
+
+def test_a_change_to_another_label_is_not_taken_back(install):
+    node = install()
+    assert node.change(label="all-1g.5gb").error is None
+    assert node.change(label="all-3g.20gb").error is None
+    node.simulator.reset_calls()
+    outcome = back(node, "all-1g.5gb")
+    assert (outcome.error, outcome.changed) == (None, False)
+    assert node.simulator.writes() == []
+    assert back(node, "all-3g.20gb").changed
+
+
+def test_a_node_that_was_never_changed_has_nothing_to_go_back_to(install):
+    node = install()
+    with pytest.raises(MigError, match="no record of a layout before its last change"):
+        back(node)
+    assert not back(node, "all-1g.5gb").changed

@@ -237,12 +237,15 @@ def read_previous(places: Places) -> t.Optional[Persisted]:
     return _read_as(_persisted, os.path.join(places.state, "previous.json"))
 
 
-def write_wanted(places: Places, persisted: Persisted, whole_node: bool = False) -> None:
+def write_wanted(
+    places: Places, persisted: Persisted, whole_node: bool = False, before: t.Sequence[Record] = ()
+) -> None:
     """Remember a layout that was read back. GPUs that it does not have keep theirs, unless it is that of the
     ``whole_node``: then they are not in the node any more, and forgotten. Raises StateError.
 
-    What was wanted becomes the previous layout, unless it is the same: a change that was killed in here and is healed
-    must not take itself for the previous one.
+    ``before`` are the same GPUs as they were before the change, if there was one. They become the previous layout, or
+    else what was wanted does, unless it is the same: a change that was killed in here and is healed must not take
+    itself for the previous one.
     """
     wanted, previous = (os.path.join(places.state, name) for name in ("wanted.json", "previous.json"))
     former = _read_as(_persisted, wanted)
@@ -250,8 +253,19 @@ def write_wanted(places: Places, persisted: Persisted, whole_node: bool = False)
     others = former.gpus if former and not whole_node else ()
     kept = [dump for dump in others if covered.isdisjoint(_identities(dump))]
     merged = persisted._replace(gpus=(*persisted.gpus, *kept))
-    is_new = former is not None and set(map(_form, former.gpus)) != set(map(_form, merged.gpus))
+    was = former
+    if before and not (former and _forms(before) <= _forms(former.gpus)):
+        # Nobody had wanted what was there.
+        was = persisted._replace(label="", source="found", gpus=(*before, *kept))
+    is_new = was is not None and _forms(was.gpus) != _forms(merged.gpus)
+    if was is not None and is_new and was is not former:
+        _write(previous, was._asdict())
+        is_new = False
     _write(wanted, merged._asdict(), keep_as=previous if is_new else None)
+
+
+def _forms(dumps: t.Iterable[Record]) -> set[t.Any]:
+    return set(map(_form, dumps))
 
 
 def persisted_verdict(persisted: t.Optional[Persisted], node: Node, gpus: t.Optional[t.Collection[int]] = None) -> str:

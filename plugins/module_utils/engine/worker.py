@@ -367,7 +367,7 @@ class _Worker:
         self._warn(str(unusable or ""))
         if outcome.error is None and not waits:
             try:
-                outcome = self._remembered(outcome, t.cast(Wanted, outcome.wanted))
+                outcome = self._remembered(outcome, t.cast(Wanted, outcome.wanted), foreseen.origin)
             except state.StateError as error:
                 if self._is_remembered():
                     self._warn(str(error))
@@ -667,8 +667,8 @@ class _Worker:
             drm=self._needs_no_drm(foreseen.before, plan) or bool(self._unfinished and self._unfinished.drm),
         )
 
-    def _remembered(self, outcome: Outcome, wanted: Wanted) -> Outcome:
-        """Write down what was proven, unless that is written down already."""
+    def _remembered(self, outcome: Outcome, wanted: Wanted, origin: t.Optional[Node] = None) -> Outcome:
+        """Write down what was proven, unless that is written down already, and after a change what was there before."""
         # What brings back what is remembered leaves it so, but for a change that it has finished meanwhile.
         finished = self._of_the_unfinished(outcome.after) if self._job.restores else wanted.wishes
         covered = [outcome.after.gpus[index] for index in sorted(wanted.wishes) if index in finished]
@@ -699,6 +699,7 @@ class _Worker:
             whole_node=self._job.resolve is not None
             and not self._job.restores
             and state.is_whole(outcome.after, wanted.wishes),
+            before=[layouts.dump(origin.gpus[gpu.index]) for gpu in covered] if origin else (),
         )
         return outcome._replace(remembered=not known)
 

@@ -35,7 +35,7 @@ def report_without_binding(arguments):
 
 @pytest.mark.parametrize("action", [ConfigAction, InfoAction, ResetAction, HolderInfoAction])
 def test_a_node_that_has_the_binding_is_asked_once_and_gets_nothing(stage, action):
-    stage.run(action)
+    stage.run(action, label="all-1g")
     assert len(stage.calls) == 1
     assert stage.transferred == []
 

@@ -77,7 +77,7 @@ def run_where(stage, action, python, answer):
             return answer
 
     stage.answer = lambda given: CRASHED
-    return stage.run(There), asked
+    return stage.run(There, label="all-1g"), asked
 
 
 @pytest.mark.parametrize("action", [RuntimeAction, ConfigAction, InfoAction])
