@@ -20,6 +20,9 @@ from .engine.model import WishError
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
+_SYSTEMD = "/run/systemd/system"
+_DRIVER = "/proc/driver/nvidia/version"
+
 ARGUMENTS: dict[str, t.Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "label": {"type": "str"},
@@ -38,6 +41,8 @@ def write(module: AnsibleModule) -> Result:
     places = state.places(module.params["state_dir"])
     before = state.read_wish(places)
     after = _wish(module) if module.params["state"] == "present" else None
+    if after is not None:
+        _require_image(module, places)
     changed = _said(before) != _said(after)
     if changed and not module.check_mode:
         if after is None:
@@ -54,11 +59,29 @@ def write(module: AnsibleModule) -> Result:
     }
 
 
+def _require_image(module: AnsibleModule, places: state.Places) -> None:
+    """Refuse a wish that no boot would follow, and warn of one that a machine follows which is no image."""
+    if state.read_wanted(places) is not None:
+        raise WishError(
+            f"{os.path.join(places.state, 'wanted.json')} is there: this host remembers the layout that was proven here"
+            " and would never follow a wish. Give it another layout with mig_config (or the role mig); where this is to"
+            " become an image, remove that file first."
+        )
+    if places.state == state.DEFAULT_STATE_DIR and all(os.path.exists(path) for path in (_SYSTEMD, _DRIVER)):
+        module.warn(
+            "The driver and systemd run here, so this is a machine and no image: its next boot gives its GPUs what is"
+            " wished for. Divide them now with mig_config (or the role mig), which looks who uses them."
+        )
+
+
 def _wish(module: AnsibleModule) -> state.Wish:
     """What the task says, checked as far as that goes without a GPU. Raises WishError."""
     params = module.params
     if not params["label"] and not params["label_by_gpu"]:
-        raise WishError("Nothing is wished for: give label, label_by_gpu or both, or state absent.")
+        raise WishError(
+            "Nothing is wished for: give label, label_by_gpu or both, in the playbooks mig_profile or"
+            " mig_profile_by_gpu; or state absent."
+        )
     wish = state.Wish(
         written=state.utc_now(),
         label=params["label"] or "",

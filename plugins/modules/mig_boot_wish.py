@@ -16,6 +16,8 @@ description:
     was proven. See the role P(gpufleet.mig.boot#role).
   - What is wished for is checked as far as that goes without a GPU, so that an image does not ship a label that nobody
     knows or a config that is malformed. Whether a GPU offers a profile is found out by the boot that meets it.
+  - It is for images. Where C(wanted.json) is there, a wish would never be followed and is refused. On a machine whose
+    driver and systemd run there is a warning, since the next boot of that machine would follow it.
   - Touches neither driver nor GPUs and derives nothing from them, so it works in an image that is being built.
 extends_documentation_fragment:
   - gpufleet.mig.attributes

@@ -22,6 +22,7 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import configs
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import WishError
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import printable
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _binding, _bounded_yaml
 
 CONTROLLER_LACKS_BINDING = (
@@ -29,11 +30,13 @@ CONTROLLER_LACKS_BINDING = (
     "execution environment), or on the node."
 )
 
+_LONGEST_QUOTE = 200
 
 OLDEST_PYTHON = (3, 9)
 # In words that Python 2 knows too.
 _ASK_VERSION = "import sys; sys.stdout.write('version %d.%d' % sys.version_info[:2])"
-_NOT_FOUND = 127  # what a shell answers for a program that is not there
+# What a shell answers for a program that is not there; the shim of a version manager does too, without a version.
+_NOT_FOUND = 127
 
 
 class BadInput(Exception):
@@ -108,7 +111,7 @@ class MigAction(ActionBase):
         version = (int(found[1]), int(found[2])) if found else None
         if version is not None and version >= OLDEST_PYTHON:
             return outcome
-        what = f"is version {version[0]}.{version[1]}" if version else "is not there"
+        what = f"is version {version[0]}.{version[1]}" if version else self._why_not_found(python, asked)
         return {
             "failed": True,
             "changed": False,
@@ -117,6 +120,13 @@ class MigAction(ActionBase):
             " Nothing was changed: install one beside it, as 'dnf install python3.12' does on Enterprise Linux 8, and"
             " set ansible_python_interpreter to it, such as /usr/bin/python3.12.",
         }
+
+    def _why_not_found(self, python: str, asked: t.Mapping[str, t.Any]) -> str:
+        """What to say of a Python that a shell, or a program in its place, did not find."""
+        if self._low_level_execute_command(f"command -v {python}").get("rc") != 0:
+            return "is not there"
+        said = " ".join((asked.get("stderr") or asked.get("stdout") or "it said nothing").split())
+        return f"is there and starts no Python ({printable(said[:_LONGEST_QUOTE])})"
 
     def _bring(self, archive: bytes) -> str:
         """Put the archive into the task's own temporary directory on the node, which Ansible removes afterwards."""

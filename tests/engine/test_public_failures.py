@@ -192,11 +192,32 @@ def test_whoever_would_keep_a_mode_pending_is_named_with_unit_and_file_before_th
     with pytest.raises(MigError) as caught:
         change_where(node, proc.show, label="all-7g")
 
-    for part in ("GPU 0", "GPU 1", "process 4711 (nv-hostengine)", DCGM, "/dev/nvidia0", "nothing was changed"):
+    for part in ("GPU 0 and 1 are in use", "process 4711 (nv-hostengine)", DCGM, "/dev/nvidia0", "nothing was changed"):
         assert part in str(caught.value)
     assert "4712" not in str(caught.value)
     assert node.simulator.writes() == []
     assert [holder["unit"] for holder in caught.value.details["holders"]] == [DCGM, DCGM]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told"),
+    [
+        ({"mode"}, "run again with evict: clients (in the playbooks mig_evict=clients)"),
+        ({"reset"}, "Stop what is running there"),
+        (set(), "Stop what is running there"),
+    ],
+)
+def test_where_only_clients_are_in_the_way_it_is_said_that_they_may_be_stopped(install, tmp_path, kinds, told):
+    node = install("1xh100-sxm5-80gb", units={DCGM: "active"})
+    proc = Proc(tmp_path / "root")
+    proc.process(4711, "nv-hostengine", DCGM, "/dev/nvidia0")
+    orders = Orders(clients=(Client(DCGM, frozenset(kinds)),))
+    with pytest.raises(MigError) as caught:
+        change_where(node, proc.show, label="all-7g", orders=orders)
+
+    assert told in str(caught.value)
+    assert node.manager.log() == []
+    assert node.simulator.writes() == []
 
 
 def test_a_service_that_may_be_stopped_makes_way_and_runs_again(install, tmp_path):

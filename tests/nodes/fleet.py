@@ -145,8 +145,12 @@ class Node:
             (self.folder / "upper" / name).write_text(content)
         if computer.gpus:
             from nvmlsim import Simulator
+            from nvmlsim.errors import SimulatorError
 
-            Simulator.create(self.sim / "gpus", computer.gpus, **computer.options)
+            try:
+                Simulator.create(self.sim / "gpus", computer.gpus, **computer.options)
+            except SimulatorError as error:
+                raise NodeError(f"{self.name}: {error}") from None
         # The driver loads only where it finds a GPU.
         (self.sim / "driver.json").write_text(json.dumps({"load": bool(computer.gpus), "delay": 0}))
         record = {
@@ -318,8 +322,12 @@ class Fleet:
         build.build()
         self.down()
         nodes = [Node(self.name, computer.name) for computer in wanted]
-        for node, computer in zip(nodes, wanted):
-            node.make(computer, [*map(Path, lower), *computer.layers()], nspawn)
+        try:
+            for node, computer in zip(nodes, wanted):
+                node.make(computer, [*map(Path, lower), *computer.layers()], nspawn)
+        except NodeError:
+            self.down()  # a fleet that was never on is not one that is off
+            raise
         with room_for(len(nodes)):
             for node in nodes:
                 node.start(wait=False)

@@ -380,6 +380,12 @@ def test_nodes_wait_for_room_until_others_are_gone(fleet: Fleet, monkeypatch: py
     off.join()
 
 
+def test_board_that_nobody_knows_is_refused_with_those_that_are_known_and_leaves_nothing(fleet: Fleet) -> None:
+    with pytest.raises(NodeError, match="b: no board 'h100-80gb' is known; boards: .*h100-sxm5-80gb"):
+        fleet.up(["a=1xa30-24gb", "b=2xh100-80gb"])
+    assert left_of(OURS) == []
+
+
 def test_unknown_option_of_a_node_is_refused() -> None:
     with pytest.raises(NodeError, match="'colour' is no option of a node"):
         Computer.parse("a=1xa30-24gb,colour=red")

@@ -36,6 +36,8 @@ if t.TYPE_CHECKING:
     from .state import Places
 
 KINDS = ("instances", "mode", "reset")
+# In place of kinds: for no change whatever.
+NEVER = "never"
 # Starting a target also starts what was off before, and slices, scopes and devices cannot be started at all.
 _TYPES = ("service", "socket", "timer", "path")
 _OTHER_TYPES = ("target", "slice", "scope", "device", "mount", "automount", "swap", "snapshot")
@@ -161,7 +163,8 @@ def belongs(owner: Owner, clients: t.Collection[str]) -> bool:
 def parse(value: t.Any) -> tuple[Client, ...]:
     """Clients as the option of that name has them, in stop order.
 
-    That is unit names, ``{"unit": ..., "for": [...]}``, and ``{"container": "LABEL=VALUE", "runtime": ...}``.
+    That is unit names, ``{"unit": ..., "for": [...]}``, and ``{"container": "LABEL=VALUE", "runtime": ...}``. What is
+    ``for`` never is not stopped, by whatever name another entry has it.
     """
     if value is None:
         return ()
@@ -209,9 +212,15 @@ def _require_known(entry: t.Mapping[t.Any, t.Any], known: t.Sequence[str], where
 
 def _kinds(value: t.Any, where: str) -> frozenset[str]:
     kinds = [value] if isinstance(value, str) else value
+    if kinds == [NEVER]:
+        return frozenset()
     known = ", ".join(KINDS)
     if not isinstance(kinds, (list, tuple)) or not kinds:
-        raise WishError(f"{where}.for must name at least one kind of change: {known}.")
+        raise WishError(f"{where}.for must name at least one kind of change: {known}; or be {NEVER}.")
+    if NEVER in kinds:
+        raise WishError(
+            f"{where}.for has {NEVER} beside kinds of change; it must be {NEVER} alone, or name only these."
+        )
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
         raise WishError(f"{where}.for has {_quoted(unknown[0])}, which is no kind of change. There are: {known}.")
@@ -241,11 +250,13 @@ def select(
     """The clients to stop for these kinds of change, by their own names, in the order in which to stop them.
 
     These are the ones that are concerned and active now, in the order in which they were named, except that a unit
-    comes before the one that it depends on, and a container before the daemon of its runtime. Raises ClientError for
-    what must not be stopped; nothing is stopped yet.
+    comes before the one that it depends on, and a container before the daemon of its runtime. One that is never to be
+    stopped is left out by whatever name another entry has it. Raises ClientError for what must not be stopped; nothing
+    is stopped yet.
     """
     states = {client: _states_of(client, manager) for client in dict.fromkeys(clients)}
-    choice = _Choice(manager, [each for found in states.values() for each in found], _units_around_us(root))
+    kept = frozenset(state.id for client, found in states.items() if not client.kinds for state in found)
+    choice = _Choice(manager, [each for found in states.values() for each in found], kept, _units_around_us(root))
     for client in clients:
         if client.kinds & kinds:
             for state in states[client]:
@@ -261,22 +272,29 @@ def _states_of(client: Client, manager: Manager) -> tuple[UnitState, ...]:
 
 
 class _Choice:
-    """Collects clients in stop order, each with those that would be stopped along with it."""
+    """Collects clients in stop order, each with those that would be stopped along with it.
 
-    def __init__(self, manager: Manager, named: t.Sequence[UnitState], around_us: frozenset[str]) -> None:
+    ``kept`` are those among the ``named`` that are never stopped.
+    """
+
+    def __init__(
+        self, manager: Manager, named: t.Sequence[UnitState], kept: frozenset[str], around_us: frozenset[str]
+    ) -> None:
         self.order: list[str] = []
         self._manager = manager
         self._named = {state.id: state for state in named}
+        self._kept = kept
         self._around_us = around_us
         self._seen: set[str] = set()
 
     def add(self, state: UnitState) -> None:
-        if not state.up or state.id in self._seen:
+        if not state.up or state.id in self._seen or state.id in self._kept:
             return
         self._seen.add(state.id)
         self._check(state)
         for name in state.dependents:
             dependent = self._manager.state(name)
+            self._require_not_kept(dependent, state)
             if dependent.up and dependent.id not in self._named:
                 remedy = "Name it there too, or stop it yourself before"
                 if not dependent.id.endswith(tuple(f".{suffix}" for suffix in _TYPES)):
@@ -288,8 +306,18 @@ class _Choice:
                 )
             self.add(dependent)
         for container in self._containers_of(state.id):
+            self._require_not_kept(container, state)
             self.add(container)
         self.order.append(state.id)
+
+    def _require_not_kept(self, along: UnitState, stopped: UnitState) -> None:
+        """Raise ClientError if ``along``, which ends with a client that is to be stopped, is never to be stopped."""
+        if along.up and along.id in self._kept:
+            raise ClientError(
+                f"Stopping {stopped.id} would also stop {along.title}, which is among the clients as one that is"
+                f" {NEVER} stopped. Take {stopped.id} off the clients too, or allow both to be stopped.",
+                unit=stopped.id,
+            )
 
     def _containers_of(self, unit: str) -> list[UnitState]:
         """The named containers whose runtime is this unit: they end with it, and cannot be started without it."""

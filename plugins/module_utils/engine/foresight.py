@@ -12,6 +12,7 @@ An unfinished change of an earlier run is part of the answer: it is finished tog
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shlex
@@ -80,7 +81,7 @@ def foresee_under_lock(
     recovered = "" if unfinished is None else "forward" if proven else job.orders.recover
     started_anew = to_finish is not None and rebooted(to_finish)
     if recovered == "back":
-        stopping = _stopped_for_the_way_back(node, origin, job, manager)
+        stopping = _stopped(_kinds_of_the_way_back(node, origin), job, manager)
         _require_takable_back(_without(node, stopping), origin, earlier, job.orders)
         wanted = None if job.resolve is None else job.resolve(node)
         verdict = compare.MATCH if wanted is None else compare.verdict(origin, wanted).verdict
@@ -93,8 +94,9 @@ def foresee_under_lock(
         raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {sentences}")
     plan = planner.plan_node(node, wanted)
     _require_no_second_reboot(places, node, wanted, plan, job, lease)
-    stopping = _to_be_stopped(node, plan, job, manager) if verdict != compare.MATCH or job.resets else ()
-    refusals.require_possible(node, plan, job.orders, stopping)
+    kinds = _kinds_of(node, plan, job) if verdict != compare.MATCH or job.resets else set()
+    stopping = _stopped(kinds, job, manager)
+    refusals.require_possible(node, plan, job.orders, stopping, functools.partial(_stoppable, kinds, job, manager))
     _require_resettable(node, plan, job, stopping, manager)
     return Foreseen(node, wanted, verdict, plan, recovered, stopping, origin, earlier, started_anew)
 
@@ -112,9 +114,8 @@ def wish_of(node: Node, job: Job, unfinished: t.Optional[state.Journal]) -> Want
     return own._replace(wishes={**rest.wishes, **own.wishes})
 
 
-def _to_be_stopped(node: Node, plan: Plan, job: Job, manager: clients.Manager) -> tuple[str, ...]:
-    if job.orders.evict != "clients":
-        return ()
+def _kinds_of(node: Node, plan: Plan, job: Job) -> set[str]:
+    """The kinds of change, as clients have them, that a plan makes."""
     kinds = {"reset"} if job.resets else set()
     for gpu_plan in plan.gpus:
         waits = node.gpus[gpu_plan.gpu].mode_current != gpu_plan.enabled
@@ -124,7 +125,21 @@ def _to_be_stopped(node: Node, plan: Plan, job: Job, manager: clients.Manager) -
             kinds.add("reset")
         if any(step.kind != "set_mode" for step in gpu_plan.steps):
             kinds.add("instances")
-    return clients.select(job.orders.clients, kinds, manager) if kinds else ()
+    return kinds
+
+
+def _stopped(kinds: t.AbstractSet[str], job: Job, manager: clients.Manager) -> tuple[str, ...]:
+    """The clients that are stopped for these kinds of change. Raises ClientError for what must not be stopped."""
+    allowed = kinds and job.orders.evict == "clients"
+    return clients.select(job.orders.clients, kinds, manager) if allowed else ()
+
+
+def _stoppable(kinds: t.AbstractSet[str], job: Job, manager: clients.Manager) -> tuple[str, ...]:
+    """The clients that would be stopped, were it allowed; none where that is refused too."""
+    try:
+        return clients.select(job.orders.clients, kinds, manager)
+    except clients.ClientError:
+        return ()
 
 
 def due_for_reset(node: Node, plan: Plan, orders: Orders) -> list[int]:
@@ -305,14 +320,12 @@ def what_there_was(origin: Node, unfinished: state.Journal) -> list[state.Record
     return [there.get(_key(dump), dump) for dump in unfinished.before]
 
 
-def _stopped_for_the_way_back(node: Node, origin: Node, job: Job, manager: clients.Manager) -> tuple[str, ...]:
-    if job.orders.evict != "clients":
-        return ()
+def _kinds_of_the_way_back(node: Node, origin: Node) -> set[str]:
     pairs = list(zip(node.gpus, origin.gpus))
     kinds = {"mode"} if any(now.mode_current != was.mode_current for now, was in pairs) else set()
     if any(changes_of(was, now) for now, was in pairs):
         kinds.add("instances")
-    return clients.select(job.orders.clients, kinds, manager) if kinds else ()
+    return kinds
 
 
 def _require_takable_back(node: Node, origin: Node, steps: t.Sequence[Step], orders: Orders) -> None:

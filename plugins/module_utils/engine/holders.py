@@ -630,6 +630,11 @@ def words(process: Process) -> str:
     return f"{said}, which has {_some(process.opened)} open and is in no list of the driver"
 
 
+def does(process: Process, what: str) -> str:
+    """A sentence about a process: ``process 4711 (python) of Slurm job 123 uses the GPU``."""
+    return f"{words(process)}{'' if process.listed else ','} {what}"
+
+
 def process_in_words(pid: int, root: str = "/") -> str:
     """The same of a process of which only the number is known."""
     who = _who_has(pid, None, root)

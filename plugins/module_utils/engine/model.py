@@ -313,6 +313,7 @@ class Client(t.NamedTuple):
     """A systemd unit that uses GPUs, and the kinds of change it must not run during: instances, mode, reset.
 
     Or, with an empty ``unit``, the containers of ``runtime`` that have the label ``container`` (LABEL or LABEL=VALUE).
+    Without any kind it is one that is never stopped, whatever else names it.
     """
 
     unit: str

@@ -61,9 +61,12 @@ class ProfileName(t.NamedTuple):
 
 
 def quoted(value: object) -> str:
-    """A value that somebody gave, safe and short enough for a message: printable ASCII, quotes where it is text."""
+    """A value that somebody gave, safe and short enough for a message: in its own letters, quotes where it is text.
+
+    What cannot be printed, and could break a line or turn the direction of the text, is escaped.
+    """
     try:
-        text = ascii(value)
+        text = repr(value)
     except ValueError:
         # Python refuses to write numbers of thousands of digits in decimal (sys.int_info), and writes them in hex.
         text = (

@@ -14,13 +14,23 @@ import typing as t
 from . import clients, driver, holders, report, reset
 from .model import Gpu, GpuPlan, MigError, Node, Orders, Plan, Process, Reservation, Step
 from .reading import NO_ORDERS
-from .words import compute_in_words, identity, on
+from .words import compute_in_words, identity, joined, on
+
+# Asked only where a refusal has to say what would help: whoever finds out has to ask systemd.
+Stoppable = t.Callable[[], t.Collection[str]]
 
 
-def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopping: t.Collection[str] = ()) -> None:
+def require_possible(
+    before: Node,
+    plan: Plan,
+    orders: Orders = NO_ORDERS,
+    stopping: t.Collection[str] = (),
+    stoppable: Stoppable = tuple,
+) -> None:
     """Raise MigError for a plan that must not be started, naming everything that is in the way.
 
-    ``stopping`` are the units that are stopped before the plan is carried out: what they hold is no obstacle.
+    ``stopping`` are the clients that are stopped before the plan is carried out: what they hold is no obstacle.
+    ``stoppable`` returns those that would be, if that were allowed.
     """
     changing = [(before.gpus[gpu_plan.gpu], gpu_plan) for gpu_plan in plan.gpus if gpu_plan.steps]
     for gpu, _gpu_plan in changing:
@@ -28,7 +38,7 @@ def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopp
         if refusal:
             raise MigError(refusal, **identity(gpu))
     busy = [(gpu, (*gpu_plan.lost_busy, *_in_the_way_of_the_first(gpu, gpu_plan))) for gpu, gpu_plan in changing]
-    require_idle(busy, stopping, before.unseen)
+    require_idle(busy, stopping, before.unseen, stoppable=stoppable)
     if orders.evict == "none":
         require_not_promised([(gpu, gpu_plan.lost_reserved) for gpu, gpu_plan in changing if _takes_away(gpu_plan)])
     switched = [
@@ -37,7 +47,7 @@ def require_possible(before: Node, plan: Plan, orders: Orders = NO_ORDERS, stopp
         if mode_step(gpu_plan) is not None and gpu.mode_current != gpu_plan.enabled
     ]
     if orders.allow_reboot:
-        _require_nothing_lost_in_a_reboot(before, need_reboot(before, plan), orders, stopping)
+        _require_nothing_lost_in_a_reboot(before, need_reboot(before, plan), orders, stopping, stoppable)
     else:
         _require_no_reboot([(gpu, enabled) for gpu, enabled in switched if driver.mode_change_needs_reboot(gpu)])
     resetting = [
@@ -57,13 +67,13 @@ def need_reboot(node: Node, plan: Plan) -> tuple[Gpu, ...]:
 
 
 def _require_nothing_lost_in_a_reboot(
-    node: Node, waiting: t.Sequence[Gpu], orders: Orders, stopping: t.Collection[str]
+    node: Node, waiting: t.Sequence[Gpu], orders: Orders, stopping: t.Collection[str], stoppable: Stoppable
 ) -> None:
     """A reboot ends whatever computes on any GPU of the node, and takes all instances, also those that are promised."""
     if not waiting:
         return
     why = f" The mode of GPU {_indices(waiting)} needs a reboot of the node, which would end it."
-    require_idle([(gpu, _ended_by_a_reboot(gpu)) for gpu in node.gpus], stopping, node.unseen, why)
+    require_idle([(gpu, _ended_by_a_reboot(gpu)) for gpu in node.gpus], stopping, node.unseen, why, stoppable)
     if orders.evict == "none":
         require_not_promised([(gpu, reservations_of(gpu)) for gpu in node.gpus])
 
@@ -109,44 +119,74 @@ def require_idle(
     stopping: t.Collection[str] = (),
     unseen: t.Sequence[str] = (),
     why: str = "",
+    stoppable: Stoppable = tuple,
 ) -> None:
     """Refuse to take an instance, or a whole GPU when its mode is to change, away from a process.
 
     ``in_the_way`` has the processes on each GPU. All are named at once, so that nobody stops one job after the other,
     and ``unseen`` says why there may be others. ``why`` is a sentence for where it is not the plan that takes it away.
+    ``stoppable`` returns clients that would be stopped, if that were allowed.
     """
-    busy = []
+    uses = []
     for gpu, processes in in_the_way:
         once = {each.pid: each for each in processes}
-        blocking = [
-            each for each in once.values() if not each.cooperative and not clients.belongs(each.owner, stopping)
+        uses += [
+            (gpu, each) for each in once.values() if not each.cooperative and not clients.belongs(each.owner, stopping)
         ]
-        if blocking:
-            busy.append((gpu, blocking))
-    if not busy:
+    if not uses:
         return
-    said = [
-        f"{driver.describe(gpu)} is in use and nothing was changed: "
-        + "; ".join(_use_in_words(gpu, process) for process in processes)
-        for gpu, processes in busy
-    ]
+    gpus = list({gpu.index: gpu for gpu, _process in uses}.values())
+    if len(gpus) == 1:
+        said = f"{driver.describe(gpus[0])} is in use and nothing was changed: "
+    else:
+        said = f"GPU {joined([str(gpu.index) for gpu in gpus])} are in use and nothing was changed: "
     others = f" There may be others, since {' and '.join(unseen)}." if unseen else ""
     raise MigError(
-        f"{'. '.join(said)}.{why}{others} Stop what is running there, and run again.",
-        **identity(busy[0][0]),
-        holders=[
-            {"gpu": gpu.index, **report.process_report(process)} for gpu, processes in busy for process in processes
-        ],
+        f"{said}{_uses_in_words(uses, len(gpus) > 1)}.{why}{others} {_way_out(uses, stoppable)}",
+        **identity(gpus[0]),
+        holders=[{"gpu": gpu.index, **report.process_report(process)} for gpu, process in uses],
     )
 
 
-def _use_in_words(gpu: Gpu, process: Process) -> str:
-    place = "the GPU"
+def _uses_in_words(uses: t.Sequence[tuple[Gpu, Process]], several: bool) -> str:
+    """Each process with all that it uses, one after the other; of ``several`` GPUs each is named."""
+    of_process: dict[int, list[tuple[Gpu, Process]]] = {}
+    for gpu, process in uses:
+        of_process.setdefault(process.pid, []).append((gpu, process))
+    said = []
+    for its in of_process.values():
+        whole = [gpu for gpu, process in its if _place(gpu, process) is None]
+        indices = joined([str(gpu.index) for gpu in whole])
+        places = [f"GPU {indices}" if several else "the GPU"] if whole else []
+        for gpu, process in its:
+            place = _place(gpu, process)
+            places += [] if place is None else [f"{place} of GPU {gpu.index}" if several else place]
+        opened = tuple(dict.fromkeys(file for _gpu, process in its for file in process.opened))
+        listed = any(process.listed for _gpu, process in its)
+        it = its[0][1]._replace(opened=opened, listed=listed)
+        said.append(holders.does(it, f"uses {joined(places)}"))
+    return "; ".join(said)
+
+
+def _place(gpu: Gpu, process: Process) -> t.Optional[str]:
+    """The instance that a process of this GPU is in; None for the GPU itself."""
+    place = None
     for instance in gpu.instances:
         for compute in instance.compute:
             if any(holder.pid == process.pid for holder in compute.processes):
                 place = compute_in_words(instance, compute)
-    return f"{holders.words(process)} uses {place}"
+    return place
+
+
+def _way_out(uses: t.Sequence[tuple[Gpu, Process]], stoppable: Stoppable) -> str:
+    """What to do about processes that are in the way."""
+    named = stoppable()
+    if all(clients.belongs(process.owner, named) for _gpu, process in uses):
+        return (
+            "Only clients are in the way: run again with evict: clients (in the playbooks"
+            " mig_evict=clients), which stops them for the change and starts them again."
+        )
+    return "Stop what is running there, and run again."
 
 
 def _takes_away(gpu_plan: GpuPlan) -> bool:

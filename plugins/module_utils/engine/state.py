@@ -51,6 +51,22 @@ SCHEMA = 1
 A_RESET, A_REBOOT = "a reset", "a reboot"
 DEFAULT_STATE_DIR = "/var/lib/gpufleet-mig"
 DEFAULT_RUN_DIR = "/run/gpufleet-mig"
+# Whatever is directly in one of these belongs to the system or to a person.
+_FOLDERS_OF_FOLDERS = ("/", "//", "/home", "/usr", "/usr/local", "/var")
+# What a state folder may have, up to the first dot or hyphen: also where a damaged file was put away beside its place.
+_OWN_NAMES = (
+    "binding",
+    "drained",
+    "engine",
+    "journal",
+    "previous",
+    "reboot",
+    "recovery",
+    "run",
+    "runtime",
+    "wanted",
+    "wish",
+)
 
 # A lease that ends later than this comes from a clock that has been set since, and must not block for ever.
 MAX_LEASE = 3600.0
@@ -157,11 +173,26 @@ def places(state_dir: t.Optional[str]) -> Places:
     The default that somebody spells out is still the default: two locks for one node would be none.
     """
     folder = os.path.normpath(state_dir or DEFAULT_STATE_DIR)
+    if folder == DEFAULT_STATE_DIR:
+        return Places(folder, DEFAULT_RUN_DIR)
+    _require_own(folder)
+    return Places(folder, os.path.join(folder, "run"))
+
+
+def _require_own(folder: str) -> None:
+    """Raise WishError for a folder that is not, or would not be, there for this collection only: it goes as a whole."""
+    shown = profiles.quoted(folder)
+    choose = f"choose one that is there for nothing else, such as {DEFAULT_STATE_DIR}"
     if not os.path.isabs(folder):
-        raise WishError(
-            f"state_dir is {state_dir!r}; it must be an absolute path on the node, such as {DEFAULT_STATE_DIR}."
-        )
-    return Places(folder, DEFAULT_RUN_DIR if folder == DEFAULT_STATE_DIR else os.path.join(folder, "run"))
+        raise WishError(f"state_dir is {shown}; it must be an absolute path on the node: {choose}.")
+    if os.path.dirname(folder) in _FOLDERS_OF_FOLDERS:
+        raise WishError(f"state_dir is {shown}, which is a folder of the system: {choose}.")
+    try:
+        found = sorted(name for name in os.listdir(folder) if name != "lost+found")
+    except OSError:
+        return  # not there yet, or not for us to read: then nothing can be written there either
+    if found and not any(re.split("[.-]", name.lstrip("."))[0] in _OWN_NAMES for name in found):
+        raise WishError(f"state_dir is {shown}, which has {profiles.quoted(found[0])} of somebody else: {choose}.")
 
 
 def boot_id() -> str:

@@ -25,6 +25,11 @@ def on(enabled: t.Optional[bool]) -> str:
     return "unknown" if enabled is None else "on" if enabled else "off"
 
 
+def joined(things: t.Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return f"{', '.join(things[:-1])} and {things[-1]}" if len(things) > 1 else "".join(things)
+
+
 def place(placement: t.Optional[Placement]) -> str:
     """``start:size`` in slices."""
     return "an unknown place" if placement is None else f"{placement.start}:{placement.size}"

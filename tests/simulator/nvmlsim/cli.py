@@ -18,6 +18,7 @@ import sys
 import typing as t
 
 from nvmlsim import control, description
+from nvmlsim.boards import load_boards, load_systems
 from nvmlsim.errors import SimulatorError
 from nvmlsim.simulator import PRIVILEGED, REMAPS, VIRTUALIZATIONS, Call, Simulator
 
@@ -145,6 +146,9 @@ def _parser() -> argparse.ArgumentParser:
         "reset", lambda options: Simulator(options.state).reset(options.gpu), "a GPU is reset, as by nvidia-smi"
     )
     reset.add_argument("--gpu", type=int, required=True, metavar="INDEX")
+
+    boards = words.add_parser("boards", help="what `create --gpus` takes: boards, and computers of several")
+    boards.set_defaults(action=_boards)
 
     assumptions = words.add_parser("assumptions", help="the open questions that `create --assume` answers")
     assumptions.set_defaults(action=_assumptions)
@@ -285,6 +289,14 @@ def _fault(options: argparse.Namespace) -> None:
 def _memory(options: argparse.Namespace) -> None:
     ecc = None if options.ecc is None else options.ecc == "on"
     Simulator(options.state).memory(options.gpu, ecc=ecc, remap=options.remap)
+
+
+def _boards(_: argparse.Namespace) -> None:
+    for key, board in load_boards().items():
+        if not board.not_simulated:
+            print(f"{key:26}{board.name}{'' if board.mig_capable else ', without MIG'}")
+    for name, system in load_systems().items():
+        print(f"{name:26}{len(system.gpus)} GPUs: {', '.join(dict.fromkeys(system.gpus))}")
 
 
 def _assumptions(_: argparse.Namespace) -> None:

@@ -254,7 +254,27 @@ def test_every_assumption_is_in_the_readme(nvmlsim):
         assert f"`{line.split()[0].rstrip(':')}`" in readme
 
 
+def test_every_board_that_is_listed_can_be_made(nvmlsim, tmp_path):
+    listed = [line.split()[0] for line in nvmlsim("boards").stdout.splitlines()]
+    assert {"a100-sxm4-40gb", "tesla-t4", "dgx-a100"} <= set(listed)
+    for name in listed:
+        done = nvmlsim("create", tmp_path / "state", "--gpus", name)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_help_names_every_command(nvmlsim):
     text = nvmlsim("--help").stdout
-    for word in ("create", "exec", "show", "calls", "occupy", "fault", "reboot", "reload", "reset", "assumptions"):
+    for word in (
+        "create",
+        "exec",
+        "show",
+        "calls",
+        "occupy",
+        "fault",
+        "reboot",
+        "reload",
+        "reset",
+        "boards",
+        "assumptions",
+    ):
         assert word in text

@@ -63,8 +63,8 @@ def test_a_folder_of_the_controller_without_a_wheel_is_told_without_asking_the_n
 # --- the Python of the node ----------------------------------------------------------------------------------------
 
 
-def run_where(stage, action, python, answer):
-    """Run an action whose module crashes, on a node where a shell answers this."""
+def run_where(stage, action, python, *answers):
+    """Run an action whose module crashes, on a node where a shell answers this to one question after the other."""
     asked = []
 
     class There(action):
@@ -74,7 +74,7 @@ def run_where(stage, action, python, answer):
 
         def _low_level_execute_command(self, command):
             asked.append(command)
-            return answer
+            return answers[len(asked) - 1]
 
     stage.answer = lambda given: CRASHED
     return stage.run(There, label="all-1g"), asked
@@ -98,8 +98,26 @@ def test_a_python_that_is_too_old_for_the_module_is_told_with_what_to_do(stage, 
 
 
 def test_a_python_that_is_not_there_is_told(stage):
-    result, _asked = run_where(stage, RuntimeAction, "/usr/bin/python3", {"rc": 127, "stdout": ""})
+    result, asked = run_where(
+        stage, RuntimeAction, "/usr/bin/python3", {"rc": 127, "stdout": ""}, {"rc": 127, "stdout": ""}
+    )
     assert "/usr/bin/python3, is not there, and gpufleet.mig needs 3.9 or newer" in result["msg"]
+    assert asked[1] == "command -v /usr/bin/python3"
+
+
+def test_a_shim_that_finds_no_version_of_python_is_not_said_to_be_missing(stage):
+    shim = "/root/.pyenv/shims/python3.12"
+    silent = {
+        "rc": 127,
+        "stdout": "",
+        "stderr": "pyenv: python3.12: command not found\r\n\x1b[31mThe command exists in:",
+    }
+    result, _asked = run_where(stage, RuntimeAction, shim, silent, {"rc": 0, "stdout": shim})
+    assert (
+        f"{shim}, is there and starts no Python (pyenv: python3.12: command not found ?[31mThe command exists in:), and"
+        in result["msg"]
+    )
+    assert "set ansible_python_interpreter to it" in result["msg"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import stat
 import pytest
 from ansible.module_utils.testing import patch_module_args
 
+from ansible_collections.gpufleet.mig.plugins.module_utils import node_wish
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import state
 from ansible_collections.gpufleet.mig.plugins.modules import mig_boot_wish
 
@@ -70,7 +71,7 @@ def test_another_wish_takes_its_place_and_absent_takes_it_away(wish, written):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({}, "Nothing is wished for"),
+        ({}, "give label, label_by_gpu or both, in the playbooks mig_profile or mig_profile_by_gpu"),
         ({"label": ""}, "Nothing is wished for"),
         ({"label": "all-1g.5gb; reboot"}, "is not allowed"),
         ({"label": "{{ mig_profile }}"}, "a template that nobody has filled in"),
@@ -98,6 +99,32 @@ def test_what_no_gpu_could_make_right_does_not_get_into_an_image(wish, written, 
 def test_labels_that_only_a_gpu_can_judge_are_taken(wish, written, label):
     assert "failed" not in wish(label=label)
     assert written().label == label
+
+
+def test_a_wish_that_no_boot_would_follow_is_refused_and_may_be_taken_away(wish, written, tmp_path):
+    wish(label="all-1g")
+    proven = state.Persisted("20260131T120000Z-0badcafe", state.utc_now(), "alice", "all-1g", "generated", "580", ())
+    state.write_wanted(state.places(str(tmp_path / "state")), proven)
+    for check_mode in (True, False):
+        result = wish(label="all-7g", check_mode=check_mode)
+        assert result["failed"]
+        assert "wanted.json is there" in result["msg"]
+        assert "remove that file first" in result["msg"]
+    assert written().label == "all-1g"
+    assert wish(state="absent")["changed"]
+
+
+@pytest.mark.parametrize("missing", ["", "_SYSTEMD", "_DRIVER"])
+def test_a_machine_whose_driver_runs_is_told_that_its_next_boot_follows_the_wish(wish, tmp_path, monkeypatch, missing):
+    for name in ("_SYSTEMD", "_DRIVER"):
+        monkeypatch.setattr(node_wish, name, str(tmp_path / ("nowhere" if name == missing else "")))
+    warnings = []
+    monkeypatch.setattr(mig_boot_wish.AnsibleModule, "warn", lambda _module, text: warnings.append(text))
+    wish(label="all-1g")
+    assert warnings == []
+    monkeypatch.setattr(state, "DEFAULT_STATE_DIR", str(tmp_path / "state"))
+    wish(label="all-7g")
+    assert ["its next boot gives its GPUs" in each for each in warnings] == ([] if missing else [True])
 
 
 def test_only_root_of_the_image_may_have_written_what_its_root_will_do(wish, tmp_path):

@@ -95,6 +95,7 @@ def test_names_may_come_without_suffix_and_with_the_kinds_of_change_they_are_for
         Client("nv_peer.mem.service", frozenset(EVERY_KIND)),
     )
     assert clients.parse([{"unit": "a", "for": "reset"}]) == (Client("a.service", frozenset({"reset"})),)
+    assert clients.parse([{"unit": "a", "for": "never"}]) == (Client("a.service", frozenset()),)
     assert clients.parse(None) == clients.parse([]) == ()
 
 
@@ -108,6 +109,7 @@ def test_names_may_come_without_suffix_and_with_the_kinds_of_change_they_are_for
         ([{"unit": "a", "fro": ["mode"]}], "'fro'"),
         ([{"unit": "a", "for": []}], "at least one kind"),
         ([{"unit": "a", "for": 3}], "at least one kind"),
+        ([{"unit": "a", "for": ["never", "mode"]}], "never alone"),
         ([{"unit": "a", "for": ["mode", "boot"]}], "'boot'"),
         ([{"unit": "a", "for": [{}]}], "'{}'"),
         (["a b.service"], "'a b.service'"),
@@ -156,6 +158,25 @@ def test_only_clients_concerned_by_this_kind_of_change_are_chosen(fake, systemd)
     assert chosen(systemd, *named, kinds={"instances"}) == (EXPORTER,)
     assert chosen(systemd, *named, kinds={"instances", "mode"}) == (DCGM, EXPORTER)
     assert chosen(systemd, *named, kinds=set()) == ()
+
+
+@pytest.mark.parametrize("name", ["nvidia-dcgm.service", "nvidia-dcgm", "dcgm.service", "dcgm"])
+def test_a_unit_that_is_never_stopped_is_not_whatever_name_another_entry_has_it_by(fake, systemd, name):
+    fake.unit(DCGM)
+    fake.unit(EXPORTER)
+    fake.set(aliases={"dcgm.service": DCGM})
+    never = {"unit": name, "for": "never"}
+    assert chosen(systemd, EXPORTER, DCGM, "dcgm", never) == (EXPORTER,)
+    assert chosen(systemd, never, "dcgm", EXPORTER, DCGM) == (EXPORTER,)
+
+
+def test_what_would_take_along_a_unit_that_is_never_stopped_is_refused(fake, systemd):
+    fake.unit(DCGM, RequiredBy=EXPORTER)
+    fake.unit(EXPORTER)
+    with pytest.raises(ClientError, match="would also stop dcgm-exporter.service, which .* never stopped. Take nvidia"):
+        chosen(systemd, DCGM, EXPORTER, {"unit": EXPORTER, "for": "never"})
+    fake.unit(EXPORTER, "inactive")
+    assert chosen(systemd, DCGM, {"unit": EXPORTER, "for": "never"}) == (DCGM,)
 
 
 def test_a_unit_comes_before_the_one_it_depends_on(fake, systemd):

@@ -158,6 +158,16 @@ def test_containers_and_units_are_chosen_in_the_order_given_and_for_their_kinds_
     assert chosen(host, GPU, {**GPU, "container": "gpu="}) == (container,)
 
 
+def test_a_container_that_is_never_stopped_is_not_and_does_not_go_with_its_daemon(fake, runtimes, host):
+    fake.unit(DCGM)
+    runtimes.add("docker", 1, gpu="", keep="")
+    other = runtimes.add("docker", 2, gpu="")
+    kept = {"container": "keep", "runtime": "docker", "for": "never"}
+    assert chosen(host, GPU, DCGM, kept) == (other, DCGM)
+    with pytest.raises(ClientError, match="Stopping docker.service would also stop docker:.* never stopped"):
+        chosen(host, DOCKER, GPU, kept)
+
+
 def test_containers_come_before_the_daemon_that_runs_them_whatever_the_order_and_the_kind_of_change(runtimes, host):
     container = runtimes.add("docker", 1, gpu="")
     other = runtimes.add("podman", 2, gpu="")

@@ -84,7 +84,7 @@ def test_a_ci_that_fills_its_gi_is_what_the_name_without_c_means():
 def test_what_is_no_profile_name_is_refused_by_quoting_it(text):
     with pytest.raises(WishError, match="is not a profile name such as") as refusal:
         profiles.parse(text)
-    assert str(refusal.value).startswith(ascii(text))
+    assert str(refusal.value).startswith(repr(text))
 
 
 def test_more_compute_slices_than_the_gi_has_are_refused():
@@ -95,6 +95,11 @@ def test_more_compute_slices_than_the_gi_has_are_refused():
 def test_a_quoted_value_is_short_and_printable():
     assert profiles.quoted("a\x1b[2J\u202e") == "'a\\x1b[2J\\u202e'"
     assert len(profiles.quoted("x" * 100_000)) < 120
+
+
+def test_a_quoted_value_is_shown_in_the_letters_that_it_was_written_in():
+    assert profiles.quoted("überall-1g") == "'überall-1g'"
+    assert profiles.quoted(["半分", "\udcff"]) == "['半分', '\\udcff']"
 
 
 # --- which profile a name means --------------------------------------------------------------------------------------

@@ -92,6 +92,31 @@ def test_nothing_is_there_on_a_new_node_and_looking_makes_nothing(places):
     assert not os.path.exists(places.state)
 
 
+@pytest.mark.parametrize(
+    "folder",
+    ["/", "//", "/etc", "/opt", "/new", "/var/lib", "/usr/local/etc", "/home/somebody", "/var/lib/x/..", "mig", "./x"],
+)
+def test_a_folder_of_the_system_or_one_that_is_nowhere_is_no_state_folder(folder):
+    with pytest.raises(WishError, match=r"state_dir is '.*choose one .* such as /var/lib/gpufleet-mig\.$"):
+        state.places(folder)
+
+
+def test_a_folder_that_others_use_is_no_state_folder_since_it_goes_as_a_whole(tmp_path):
+    (tmp_path / "precious.txt").touch()
+    with pytest.raises(WishError, match=r"state_dir is '.*', which has 'precious\.txt' of somebody else: choose"):
+        state.places(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "there", [[], ["lost+found"], ["notes", "wanted.json"], [".journal.json.new"], ["wanted.json.damaged"]]
+)
+def test_a_folder_that_is_empty_or_has_records_of_ours_is_one(tmp_path, there):
+    for name in there:
+        (tmp_path / name).touch()
+    assert state.places(str(tmp_path)).state == str(tmp_path)
+    assert state.places(str(tmp_path / "new")).run == str(tmp_path / "new" / "run")
+
+
 def test_all_files_are_read_as_they_were_written(places):
     state.write_journal(places, journal())
     state.write_wanted(places, persisted(dump(0, ("3g.20gb", 4, [2, 1]))))

@@ -1,0 +1,38 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Filters for values that may be text, as a survey or ``-e`` sends them."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _bounded_yaml
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
+
+
+def survey_list(value: t.Any, default: t.Iterable[t.Any] = ()) -> list[t.Any]:
+    """The list that a value means; an empty text means ``default``.
+
+    Text that is no list comes back in items all the same: whoever uses an item can say what is wrong with it in its own
+    words, and a filter could only break off.
+    """
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return list(default)
+    if isinstance(value, str):
+        try:
+            data = _bounded_yaml.parse(value)
+        except _bounded_yaml.YamlProblem:
+            data = value
+        value = data if isinstance(data, (list, dict)) else value
+    items = list_of(value)
+    return list(items) if isinstance(items, (list, tuple)) else [items]
+
+
+class FilterModule:
+    """The filters by their names."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        """What Ansible asks for."""
+        return {"survey_list": survey_list}
