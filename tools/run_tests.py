@@ -337,7 +337,7 @@ def import_commands() -> list[Command]:
 
 def typing_commands() -> list[Command]:
     """Types of everything; through the collection's tree, except for the simulator, which is a project of its own."""
-    tests = ("tests/awx", "tests/benchmark", "tests/engine", "tests/nodes", "tests/torture", "tests/unit")
+    tests = ("tests/awx", "tests/benchmark", "tests/engine", "tests/fleet", "tests/nodes", "tests/torture", "tests/unit")
     folders = [COLLECTION / name for name in ("plugins", *tests, "tools")]
     folders.append(SIMULATOR / "nvmlsim")
     # What runs inside simulated nodes finds its own by name.
@@ -398,6 +398,7 @@ def steps() -> list[Step]:
             seconds=600,
             alone=True,
         ),
+        Step("fleet", python_tests("tests/fleet", "-n", "2"), junit(".venv/log/tests-fleet.xml"), seconds=240),
         Step("demo", python_tests("tests/demo"), junit(".venv/log/tests-demo.xml"), seconds=30),
         Step("awx", python_tests("tests/awx"), junit(".venv/log/tests-awx.xml"), seconds=200),
         Step(
