@@ -122,15 +122,18 @@ class CallbackModule(CallbackBase):
     def _ours(self, result: t.Any, failed: bool) -> None:
         task, name, data = result.task, result.host.name, result.result
         kind = _ours(task)
+        if not kind:
+            return
         if kind == _ROLLOUT and failed:
             self._progress.rollout_stopped(data.get("msg"))
         elif kind == _ROLLOUT:
             self._progress.rollout_planned(data)
-        elif kind == _CONFIG and _is_plan(task):
-            self._show(self._progress.planned(name, data))
-        elif kind == _CONFIG:
-            # With a loop there is one result that has those of all items. One that failed has no verdict.
-            for each in data.get("results") or [data]:
+        elif _is_plan(task):
+            # With no_log a result that is good says nothing.
+            self._show([] if "censored" in data and not failed else self._progress.planned(name, data))
+        else:
+            # With a loop there is one result that has those of all items, and the worst of them is to be told last.
+            for each in sorted(data.get("results") or [data], key=_gravity):
                 self._show(
                     self._progress.applied(name, each, failed and "verdict" not in each, _is_foreseen(task, each))
                 )
@@ -155,6 +158,12 @@ def _ours(task: t.Any) -> str:
 def _is_plan(task: t.Any) -> bool:
     # ansible-core 2.21 makes a mapping of the name.
     return task.register == _PLAN or (isinstance(task.register, dict) and _PLAN in task.register)
+
+
+def _gravity(result: t.Mapping[str, t.Any]) -> tuple[bool, bool, bool]:
+    """Orders results of mig_config. One that failed has no verdict."""
+    altered = bool(result.get("altered")) and not result.get("rolled_back")
+    return "verdict" not in result, altered, bool(result.get("changed"))
 
 
 def _is_foreseen(task: t.Any, result: t.Mapping[str, t.Any]) -> bool:

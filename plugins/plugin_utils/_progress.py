@@ -115,6 +115,8 @@ class Progress:
     def play_begins(self, hosts: t.Sequence[str]) -> Lines:
         """A play begins, or the next batch of it: all hosts of the play are given each time."""
         section = self._rollouts[-1] if self._rollouts else None
+        if section is not None and self._in_wave:
+            section.until = self._now()
         self._in_wave = (
             section is not None
             and section.begun < len(section.waves)
@@ -143,7 +145,9 @@ class Progress:
         return self._end(section, host, _OF_A_PLAN[plan.state], plan.msg) if is_over else []
 
     def rollout_planned(self, result: Result) -> None:
-        """mig_rollout has made waves; this is its result."""
+        """mig_rollout has made waves; this is its result. One that is hidden by no_log is no plan."""
+        if "waves" not in result:
+            return
         waves = [list(map(str, wave)) for wave in result.get("waves") or ()]
         number = {name: index for index, wave in enumerate(waves, 1) for name in wave}
         hosts = {}
@@ -218,7 +222,8 @@ class Progress:
         loose = [self._loose] if self._loose.hosts else []
         sections = [*self._rollouts, *loose]
         for section in sections:
-            section.until = self._now()
+            if section.until == 0.0 or self._in_wave and section is self._rollouts[-1]:
+                section.until = self._now()
             _settle(section, failed)
             lines += _table(section)
         self._told += sections
