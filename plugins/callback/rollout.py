@@ -27,7 +27,7 @@ options:
   json:
     description:
       - A file on the controller that gets the table as JSON, with the full messages and the layouts of every host. It
-        is written as a whole when the run is over, and replaces what was there.
+        is written as a whole when the run is over, with missing folders, and replaces what was there.
       - A run that has used no module of MIG leaves it as it is. If it cannot be written there is a warning, and the
         result of the run stays the same.
     type: path
@@ -57,14 +57,13 @@ enabled_for_one_run: |
 
 import json  # noqa: E402
 import os  # noqa: E402
-import stat  # noqa: E402
-import tempfile  # noqa: E402
 import time  # noqa: E402
 import typing as t  # noqa: E402
 
 from ansible import context  # noqa: E402
 from ansible.plugins.callback import CallbackBase  # noqa: E402
 
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _files  # noqa: E402
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._progress import Lines, Progress  # noqa: E402
 
 _CONFIG, _ROLLOUT = "gpufleet.mig.mig_config", "gpufleet.mig.mig_rollout"
@@ -143,10 +142,14 @@ class CallbackModule(CallbackBase):
             self._display.display(line)
 
     def _write(self, path: str) -> None:
+        text = json.dumps(self._progress.as_data(), indent=2) + "\n"
         try:
-            _replace(path, json.dumps(self._progress.as_data(), indent=2) + "\n")
-        except OSError as error:
-            self._display.warning(f"The result of the rollout was not written to {path}: {error.strerror or error}.")
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise _files.WriteProblem(f"{path!r} is not a regular file; name one.")
+            # A link stays one.
+            _files.write({os.path.realpath(path): text.encode()}, 0o644)
+        except _files.WriteProblem as problem:
+            self._display.warning(f"The result of the rollout was not written. {problem}")
 
 
 def _ours(task: t.Any) -> str:
@@ -171,19 +174,3 @@ def _is_foreseen(task: t.Any, result: t.Mapping[str, t.Any]) -> bool:
     if isinstance(task.check_mode, str):
         return "txid" not in result and "resumed" not in result
     return task.check_mode is True
-
-
-def _replace(path: str, text: str) -> None:
-    """Write a file so that a reader finds the old content or the new one."""
-    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError("it is not a regular file")
-    path = os.path.realpath(path)
-    handle, draft = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=os.path.dirname(path))
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(draft, path)
-    except OSError:
-        os.unlink(draft)
-        raise

@@ -700,13 +700,15 @@ def test_a_run_without_any_mig_leaves_the_file_of_another_alone(callback, tmp_pa
 
 
 def test_a_file_that_cannot_be_written_is_a_warning_and_the_table_is_shown_all_the_same(callback, tmp_path):
-    pipe = tmp_path / "pipe"
+    pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)
-    for path, why in ((tmp_path / "nowhere" / "out", "No such file or directory"), (pipe, "not a regular file")):
+    file.write_text("")
+    for path, why in ((file / "out", "cannot be written on the controller"), (pipe, "is not a regular file")):
         callback.v2_runner_on_ok(event("a", good()))
         callback.options["json"] = str(path)
         callback.v2_playbook_on_stats(stats())
-        assert f"was not written to {path}: " in callback.warnings[-1]
+        assert callback.warnings[-1].startswith("The result of the rollout was not written. ")
+        assert str(path) in callback.warnings[-1]
         assert why in callback.warnings[-1]
     assert callback.lines[-1] == "mig: next: nothing, all hosts are right."
-    assert os.listdir(tmp_path) == ["pipe"]
+    assert sorted(os.listdir(tmp_path)) == ["file", "pipe"]
