@@ -12,14 +12,15 @@ type: aggregate
 short_description: Say how a rollout of MIG layouts goes, and how it ended
 version_added: 0.1.0
 description:
-  - Beside the output of Ansible, says at the begin of each wave of the playbook C(gpufleet.mig.mig) which hosts are in
-    it, and for every host that ends what has changed on its GPUs, how many hosts are done and left, and the time that
-    has passed. Once a wave is done, also about how long the rest takes.
-  - At the end it shows one table. Hosts that changed, were right already, were rolled back, refused, are incomplete,
-    got lost, or were not reached, with what they said, and what to do next.
+  - Beside the output of Ansible, says at the beginning of each wave of the playbook C(gpufleet.mig.mig) which hosts are
+    in it, and for every host that is done what has changed on its GPUs, how many hosts are done and left, and the time
+    that has passed. Once a wave is done, it also says about how long the rest takes.
+  - At the end it shows one table of the hosts that changed, were right already, were rolled back, refused, are
+    incomplete, got lost, or were not reached, with what they said, and what to do next.
   - In a play of your own that uses M(gpufleet.mig.mig_config) or P(gpufleet.mig.mig#role) there are no waves, and only
     the table is shown. A run that uses neither shows nothing.
-  - All of it are plain lines that begin with C(mig:), the same on a terminal, in the log of a CI system and in AWX.
+  - Each of its lines is plain text that begins with C(mig:), the same on a terminal, in the log of a CI system and in
+    AWX.
 requirements:
   - C(callbacks_enabled=gpufleet.mig.rollout) in C(ansible.cfg), or the environment variable
     C(ANSIBLE_CALLBACKS_ENABLED).
@@ -66,11 +67,13 @@ from ansible.plugins.callback import CallbackBase  # noqa: E402
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _files  # noqa: E402
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._progress import Lines, Progress  # noqa: E402
 
-_CONFIG, _ROLLOUT = "gpufleet.mig.mig_config", "gpufleet.mig.mig_rollout"
+_CONFIG = "gpufleet.mig.mig_config"
+_ROLLOUT = "gpufleet.mig.mig_rollout"
 # As a task may call them. A short name is ours where Ansible has found that it is.
 _OURS = {name: full for full in (_CONFIG, _ROLLOUT) for name in (full, full.rpartition(".")[2])}
 # What the role mig calls things by.
-_PLAN, _GATE = "__mig_plan", "Finish | gate"
+_PLAN = "__mig_plan"
+_GATE = "Finish | gate"
 
 
 class CallbackModule(CallbackBase):
