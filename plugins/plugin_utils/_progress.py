@@ -133,7 +133,7 @@ class Progress:
     def planned(self, name: str, result: Result) -> Lines:
         """A host was asked what a change would be, and nothing else."""
         plan = _rollout.read_plan(name, result)
-        section, host = self._of(name, create=True)
+        section, host = self._of_ours(name)
         host.planned, host.before, host.after = plan.state, plan.before, plan.after
         if section is self._loose:
             # For the time being.
@@ -175,7 +175,7 @@ class Progress:
 
     def applied(self, name: str, result: Result, failed: bool = False, foreseen: bool = False) -> Lines:
         """A call of mig_config has ended, one that makes a change or, in check mode, stands for it."""
-        section, host = self._of(name, create=True)
+        section, host = self._of_ours(name)
         host.before, host.after = _layouts(result, "before", host.before), _layouts(result, "after", host.after)
         msg = result.get("msg") or result.get("censored")
         if failed:
@@ -210,7 +210,7 @@ class Progress:
 
     def lost(self, name: str, msg: t.Any, ours: bool = False) -> Lines:
         """A host does not answer any more. ``ours`` when a module of ours was to run there."""
-        section, host = self._of(name, create=ours)
+        section, host = self._of_ours(name) if ours else self._of(name)
         if host is None:
             return []
         after = " It was lost after its change." if host.ended and host.outcome == "changed" else ""
@@ -240,20 +240,19 @@ class Progress:
 
     # --- what it takes --------------------------------------------------------------------------------------------
 
-    @t.overload
-    def _of(self, name: str, create: t.Literal[True]) -> tuple[_Section, _Host]: ...
-    @t.overload
-    def _of(self, name: str, create: bool = False) -> tuple[_Section, t.Optional[_Host]]: ...
-    def _of(self, name: str, create: bool = False) -> tuple[_Section, t.Optional[_Host]]:
-        """What an event is about: a host of the wave that is under way, or one outside of any rollout."""
+    def _of(self, name: str) -> tuple[_Section, t.Optional[_Host]]:
+        """What an event is about: a host of the wave that is under way, or one outside of any rollout, if known."""
         if self._in_wave:
             section = self._rollouts[-1]
             host = section.hosts.get(name)
             if host is not None and host.wave == section.begun:
                 return section, host
-        if create:
-            self._loose.hosts.setdefault(name, _Host(name))
         return self._loose, self._loose.hosts.get(name)
+
+    def _of_ours(self, name: str) -> tuple[_Section, _Host]:
+        """The same where a module of ours ran, which makes any host known."""
+        section, host = self._of(name)
+        return section, host or self._loose.hosts.setdefault(name, _Host(name))
 
     def _end(self, section: _Section, host: _Host, outcome: str, msg: t.Any) -> Lines:
         section.done += not host.ended
