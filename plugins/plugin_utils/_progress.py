@@ -72,13 +72,14 @@ class _Host:
 class _Section:
     """A rollout, or all that was done without one. ``since`` is when each wave began, ``done`` are hosts that ended.
 
-    ``shown`` has the host whose pictures were shown for a change.
+    ``shown`` has the host whose pictures were shown for a change. ``asked`` is whether nobody was to change anything.
     """
 
     hosts: dict[str, _Host]
     waves: list[list[str]] = dataclasses.field(default_factory=list)
     stopped: str = ""
     rollout: bool = False
+    asked: bool = False
     pause: float = 0.0
     since: list[float] = dataclasses.field(default_factory=list)
     until: float = 0.0
@@ -331,10 +332,10 @@ def _settle(section: _Section, failed: t.Container[str]) -> None:
             host.failed_later = host.trouble or "A later task failed."
         else:
             host.end(_outcome_without_success(host), host.trouble)
-    only_asked = not section.rollout and not any(host.ended for host in hosts)
+    section.asked = not section.rollout and not any(host.ended or host.waits for host in hosts)
     for host in hosts:
         if not host.outcome:
-            host.outcome = "would_change" if only_asked else "not_reached"
+            host.outcome = "would_change" if section.asked else "not_reached"
 
 
 # --- in words -----------------------------------------------------------------------------------------------------
@@ -395,10 +396,11 @@ def _next(section: _Section) -> str:
     ]
     again = any(section.names(outcome) for outcome in (*_BAD, "not_reached")) or bool(later)
     would = bool(section.names("would_change"))
+    how = "with the playbook gpufleet.mig.mig" if section.asked else "with the same playbook, without --check"
     steps = [
         *([f"look at {'; '.join(look)}"] if look else []),
         *(["run the same playbook again: hosts that are right are left alone"] if again and not would else []),
-        *(["run the same playbook without --check to make the change"] if would else []),
+        *([f"make the change {how}"] if would else []),
     ]
     return f"{'; then '.join(steps) or 'nothing, all hosts are right'}."
 

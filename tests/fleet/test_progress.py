@@ -114,7 +114,7 @@ def test_check_mode_goes_through_the_waves_and_tells_what_would_change(make_flee
     assert "b: would change as a; " in "\n".join(lines)
     # There is a basis from the second wave on.
     assert ["about" in line for line in lines if line.startswith("wave")] == [False, True]
-    assert lines[-1] == "next: run the same playbook without --check to make the change."
+    assert lines[-1] == "next: make the change with the same playbook, without --check."
 
 
 def test_a_preflight_that_stops_all_is_told_with_the_hosts_that_were_not_reached(make_fleet, told):
