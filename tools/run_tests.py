@@ -337,8 +337,8 @@ def import_commands() -> list[Command]:
 
 def typing_commands() -> list[Command]:
     """Types of everything; through the collection's tree, except for the simulator, which is a project of its own."""
-    tests = ("tests/awx", "tests/benchmark", "tests/engine", "tests/fleet", "tests/nodes", "tests/torture", "tests/unit")
-    folders = [COLLECTION / name for name in ("plugins", *tests, "tools")]
+    tests = ("awx", "benchmark", "engine", "fleet", "nodes", "torture", "unit")
+    folders = [COLLECTION / name for name in ("plugins", *(f"tests/{name}" for name in tests), "tools")]
     folders.append(SIMULATOR / "nvmlsim")
     # What runs inside simulated nodes finds its own by name.
     inside = COLLECTION / "tests/nodes/machine/files/usr/lib/sim"

@@ -56,16 +56,16 @@ enabled_for_one_run: |
     ansible-playbook gpufleet.mig.mig -i inventory -e mig_profile=all-1g.5gb -e mig_serial=1,10%,100%
 """
 
-import json  # noqa: E402
-import os  # noqa: E402
-import time  # noqa: E402
-import typing as t  # noqa: E402
+import json
+import os
+import time
+import typing as t
 
-from ansible import context  # noqa: E402
-from ansible.plugins.callback import CallbackBase  # noqa: E402
+from ansible import context
+from ansible.plugins.callback import CallbackBase
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _files  # noqa: E402
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._progress import Lines, Progress  # noqa: E402
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _files
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._progress import Lines, Progress
 
 _CONFIG = "gpufleet.mig.mig_config"
 _ROLLOUT = "gpufleet.mig.mig_rollout"

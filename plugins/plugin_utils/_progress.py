@@ -128,7 +128,7 @@ class Progress:
             return []
         section.since.append(self._now())
         wave = section.waves[section.begun - 1]
-        words = f"wave {section.begun} of {len(section.waves)}: {_rollout._hosts(wave)}"
+        words = f"wave {section.begun} of {len(section.waves)}: {_rollout.hosts_in_words(wave)}"
         return _lines([f"{words}; {self._where(section)}"])
 
     def planned(self, name: str, result: Result) -> Lines:
@@ -264,13 +264,13 @@ class Progress:
         words = _WORDS[outcome]
         if outcome in ("changed", "would_change"):
             alike = section.shown.setdefault((host.before, host.after), host.name)
-            pictures = [f"  {line}" for line in _rollout._pictures(host.before, host.after)]
+            pictures = [f"  {line}" for line in _rollout.pictures(host.before, host.after)]
             if host.before == host.after:
                 words, pictures = f"{words}: only what it remembers, no GPU", []
             elif alike != host.name:
                 words, pictures = f"{words} as {alike}", []
         elif outcome in _BAD:
-            now = _rollout._pictures(host.before, host.after) if outcome == "incomplete" and host.after else []
+            now = _rollout.pictures(host.before, host.after) if outcome == "incomplete" and host.after else []
             pictures = [f"  {line}" for line in [*_reasons(host), *now]]
         return _lines([f"{host.name}: {words}; {self._where(section)}", *pictures])
 

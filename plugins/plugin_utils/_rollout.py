@@ -383,8 +383,8 @@ def why_stopped(plans: t.Sequence[HostPlan], settings: Settings) -> str:
     refused = [plan.name for plan in plans if plan.state == "refused"]
     lost = [plan.name for plan in plans if plan.state == "unreachable" and not settings.tolerate_unreachable]
     told = [
-        *([f"{_hosts(refused)} would refuse the change"] if refused else []),
-        *([f"{_hosts(lost)} cannot be reached"] if lost else []),
+        *([f"{hosts_in_words(refused)} would refuse the change"] if refused else []),
+        *([f"{hosts_in_words(lost)} cannot be reached"] if lost else []),
     ]
     if not told:
         return ""
@@ -413,12 +413,12 @@ def table(plans: t.Sequence[HostPlan], found: t.Sequence[t.Sequence[str]], setti
     lines += [f"  {counts[state]:>6}  {_STATES_IN_WORDS[state]}" for state in STATES if counts[state]]
     for state in ("refused", "unreachable"):
         for (reason, said), names in _grouped(plans, state, lambda plan: (plan.reason, plan.msg)).items():
-            lines += ["", f"{_STATES_IN_WORDS[state]} ({reason}), {_hosts(names)}:", f"  {said}"]
+            lines += ["", f"{_STATES_IN_WORDS[state]} ({reason}), {hosts_in_words(names)}:", f"  {said}"]
     for (_boards, before, after), names in _grouped(
         plans, "change", lambda plan: (plan.boards, plan.before, plan.after)
     ).items():
-        lines += ["", f"to change, {_hosts(names)}:"]
-        lines += [f"  {line}" for line in _pictures(before, after)]
+        lines += ["", f"to change, {hosts_in_words(names)}:"]
+        lines += [f"  {line}" for line in pictures(before, after)]
     lines += ["", *_course(found, settings)] if found else []
     return "\n".join(map(printable, lines))
 
@@ -439,7 +439,7 @@ def _grouped(
     return groups
 
 
-def _pictures(before: t.Sequence[str], after: t.Sequence[str]) -> list[str]:
+def pictures(before: t.Sequence[str], after: t.Sequence[str]) -> list[str]:
     """What becomes of the GPUs that change, alike ones once, and how many stay."""
     changed = [(_GPU.sub("", was), _GPU.sub("", now)) for was, now in zip(before, after) if was != now]
     lines = []
@@ -458,10 +458,10 @@ def _course(found: t.Sequence[t.Sequence[str]], settings: Settings) -> list[str]
         *([f"never with less than {floor} available"] if floor else []),
         *([f"{settings.pause_between_waves:g} s apart"] if settings.pause_between_waves else []),
     ]
-    return [f"{', '.join(said)}:", *(f"  {number:>4}  {_hosts(wave)}" for number, wave in enumerate(found, 1))]
+    return [f"{', '.join(said)}:", *(f"  {number:>4}  {hosts_in_words(wave)}" for number, wave in enumerate(found, 1))]
 
 
-def _hosts(names: t.Sequence[str]) -> str:
+def hosts_in_words(names: t.Sequence[str]) -> str:
     """``gpu01 and gpu02``, or ``120 hosts (gpu01, gpu02, ... and 112 more)``."""
     if len(names) <= 2:
         return " and ".join(names)
