@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 
 import pytest
 
-from ansible_collections.gpufleet.mig.tests.fleet.fleet import DOWN
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _rollout
+from ansible_collections.gpufleet.mig.tests.fleet.fleet import BIN, DOWN, ROOT
 
 SIX = ("a", "b", "c", "d", "e", "f")
 WISH = {"mig_profile": "all-1g"}
@@ -350,6 +352,33 @@ def test_hosts_get_what_their_groups_say_and_an_extra_variable_wins_except_over_
 
     assert fleet.run("mig", mig_serial=3, mig_profile="all-1g").rc == 0
     assert fleet.devices() == {"a": "4x1g.6gb", "b": "4x1g.6gb", "c": "2x3g.20gb"}
+
+
+def test_a_host_in_two_groups_with_different_wishes_gets_one_of_them_whole_and_the_plan_shows_which(make_fleet):
+    fleet = make_fleet("a")
+    fleet.group("one", "a", mig_profile="all-2g")
+    fleet.group("two", "a", mig_profile="all-1g")
+    assert (
+        "+        |1g.6gb         |1g.6gb         |1g.6gb         |1g.6gb         |" in fleet.run("mig", "--check").out
+    )
+    fleet.groups["one"]["vars"]["ansible_group_priority"] = 10
+    assert (
+        "+        |2g.12gb                        |2g.12gb                        |" in fleet.run("mig", "--check").out
+    )
+
+
+def test_the_example_of_a_fleet_makes_groups_by_board_and_one_canary_of_each_kind():
+    command = [str(BIN / "ansible-inventory"), "-i", str(ROOT / "examples/fleet"), "--list"]
+    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    assert len(found["gpu_A100_SXM4_40GB"]["hosts"]) == 40
+    assert sorted(found["mig_canary"]["hosts"]) == ["infer01.example.com", "lab01.example.com", "train01.example.com"]
+    hosts = found["_meta"]["hostvars"]
+    assert hosts["train02.example.com"]["mig_profile"] == "all-disabled"
+    assert hosts["lab01.example.com"]["mig_profile"] == "2x2g.12gb"
+    settings = _rollout.settings_of(
+        {name: hosts["infer07.example.com"].get(name) for name in ("mig_serial", "mig_keep_available")}
+    )
+    assert settings.keep_available == {"1g.5gb": 36 * 4 * 7}
 
 
 # --- between waves ------------------------------------------------------------------------------------------------
