@@ -46,7 +46,7 @@ LAYOUTS = {LABEL: {"1g.5gb": 7}, OTHER_LABEL: {"2g.10gb": 3}}
 SIZES = (10, 100, 1000)
 USUAL_ROUNDS = 3
 # Few over many hosts, which are a sample as it is.
-ROUNDS = {100: 2, 1000: 1}
+ROUNDS = {100: 1, 1000: 1}
 LARGEST_CHANGE = LARGEST_WITH_TOOL = 100
 NODES = 8
 FORKS = 10
