@@ -250,7 +250,7 @@ def converged(fleet: LargeFleet, rounds: int) -> dict[str, list[Cost]]:
 
 def changed(fleet: LargeFleet) -> dict[str, list[Cost]]:
     """A run of each over hosts that all have to be changed, in one wave, and ping beside it."""
-    runs = {}
+    runs: dict[str, list[Cost]] = {}
     for title, playbook in playbooks(fleet.folder).items():
         fleet.go_back()
         runs[title] = [fleet.cost(playbook, mig_profile=OTHER_LABEL, mig_serial="100%")]
@@ -405,7 +405,7 @@ def main() -> None:
         show(title, rows)
         report.setdefault(part, []).extend(rows)
 
-    runs = {}
+    runs: dict[int, dict[str, list[Cost]]] = {}
     with tempfile.TemporaryDirectory(prefix="mig-bench-fleet-") as scratch:
         for size in sorted({int(word) for word in wanted if word.isdigit()}):
             fleet = LargeFleet(pathlib.Path(scratch) / str(size), size)
