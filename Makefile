@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-fleet setup check test counts torture bench build format clean
+.PHONY: help demo demo-fleet setup check test counts torture bench bench-fleet build format clean
 
 # The first interpreter that really runs, of those that ansible-core 2.19 supports. Choose another one with PYTHON=...
 PYTHON = $(shell tools/find_python.sh 3.11 3.12 3.13)
@@ -37,6 +37,9 @@ torture: ready ## random accidents, COUNT=10000 of them, drawn from SEED=1: is e
 
 bench: ready ## the numbers: calls, writes, milliseconds, bytes; also in .venv/bench.json
 	@.venv/bin/python tests/benchmark/bench.py
+
+bench-fleet: ready ## what 10, 100 and 1,000 hosts cost their controller, beside ping; also in .venv/bench-fleet.json; an hour
+	@.venv/bin/python tests/benchmark/fleet.py
 
 build: ready ## the collection as an archive that ansible-galaxy installs, in .venv/dist/
 	@.venv/bin/ansible-galaxy collection build --force --output-path .venv/dist .

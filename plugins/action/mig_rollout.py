@@ -36,8 +36,10 @@ class ActionModule(ActionBase):
 
 def _rollout_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     names = list(variables["ansible_play_hosts_all"])
-    settings = _settings(variables, names)
-    plans = [_plan_of(variables["hostvars"], name, settings) for name in names]
+    # Once for each host: to put the variables of a host together takes longer than all that is done with them here.
+    hosts = {name: _Variables(variables["hostvars"], name) for name in names}
+    settings = _settings(variables, hosts)
+    plans = [_plan_of(host, name, settings) for name, host in hosts.items()]
     stopped = _rollout.why_stopped(plans, settings)
     waves = [] if stopped else _rollout.waves(_rollout.in_order(plans, settings.canary), plans, settings)
     Display().display(_rollout.table(plans, waves, settings))
@@ -59,33 +61,47 @@ def _rollout_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     }
 
 
-def _plan_of(hostvars: t.Mapping[str, t.Any], name: str, settings: Settings) -> HostPlan:
-    result = None if settings.preflight == "off" else hostvars[name].get(_PLAN)
+class _Variables:
+    """The variables of a host that this task reads, looked up at once.
+
+    A plan has thousands of values and none is a template, so that it is taken as it is: to have Ansible look at each of
+    them was most of what a rollout over many hosts cost its controller.
+    """
+
+    def __init__(self, hostvars: t.Any, name: str) -> None:
+        raw = hostvars.raw_get(name)
+        self.plan: t.Optional[t.Mapping[str, t.Any]] = raw.get(_PLAN)
+        given = [variable for variable in _rollout.VARIABLES if variable in raw]
+        rendered = hostvars[name] if given else {}
+        self.settings = {variable: rendered[variable] for variable in given}
+
+
+def _plan_of(host: _Variables, name: str, settings: Settings) -> HostPlan:
+    result = None if settings.preflight == "off" else host.plan
     return _rollout.read_plan(name, result, settings.take_over_drain)
 
 
-def _settings(variables: t.Mapping[str, t.Any], names: t.Sequence[str]) -> Settings:
-    values = {name: _value(name, variables, names) for name in _rollout.VARIABLES}
+def _settings(variables: t.Mapping[str, t.Any], hosts: t.Mapping[str, _Variables]) -> Settings:
+    values = {name: _value(name, variables, hosts) for name in _rollout.VARIABLES}
     # An empty text, as of a survey, is no answer.
     given = {name: value for name, value in values.items() if value is not None and str(value).strip()}
     settings = _rollout.settings_of(given)
     groups = variables["groups"]
     canary = settings.canary or ((_CANARY_GROUP,) if _CANARY_GROUP in groups else ())
-    return settings._replace(canary=_rollout.hosts_named(canary, groups, names))
+    return settings._replace(canary=_rollout.hosts_named(canary, groups, list(hosts)))
 
 
-def _value(name: str, variables: t.Mapping[str, t.Any], names: t.Sequence[str]) -> t.Any:
+def _value(name: str, variables: t.Mapping[str, t.Any], hosts: t.Mapping[str, _Variables]) -> t.Any:
     """What a variable is for all hosts of the play, or None where nobody set it. Raises BadSetting where they differ.
 
     A play keyword has one value, and an inventory may have one for each host. What the play or -e says counts for all.
     """
-    first, *others = names
-    hostvars = variables["hostvars"]
+    first, *others = hosts
     value = variables.get(name)
-    if value != hostvars[first].get(name):
+    if value != hosts[first].settings.get(name):
         return value
     for host in others:
-        other = hostvars[host].get(name)
+        other = hosts[host].settings.get(name)
         if other != value:
             raise BadSetting(
                 f"{name} is {_shown(value)} for {first} and {_shown(other)} for {host}, and a rollout has one value for"

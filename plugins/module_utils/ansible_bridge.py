@@ -15,6 +15,7 @@ there is nothing to do is read and compared, and pays for nothing more.
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import pwd
@@ -67,6 +68,24 @@ def run(module: AnsibleModule, work: t.Callable[[AnsibleModule], Result]) -> Non
         sys.stdout.flush()
         _confirm(module, result)
         raise
+
+
+def brief(result: Result) -> Result:
+    """A plan for those who look at many: devices are counted by profile, and the steps are left to the host's turn.
+
+    Ansible copies and walks every value of a result several times, one host after the other.
+    """
+    return {
+        key: [_brief_gpu(gpu) for gpu in value] if key in ("before", "after") else value
+        for key, value in result.items()
+        if key != "plan"
+    }
+
+
+def _brief_gpu(gpu: Result) -> Result:
+    computing = [compute for instance in gpu.get("instances", ()) for compute in instance["compute_instances"]]
+    devices = dict(collections.Counter(compute["profile"] for compute in computing))
+    return {"gpu": gpu["gpu"], "name": gpu["name"], "layout": gpu["layout"], "devices": devices}
 
 
 def failure(error: MigError) -> Result:

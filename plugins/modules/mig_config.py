@@ -726,6 +726,8 @@ current:
   type: str
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
@@ -757,6 +759,8 @@ def main() -> None:
             "allow_reboot": {"type": "bool", "default": False},
             "lease": {"type": "float", "default": 0},
             "run_id": {"type": "str"},
+            # Of the role, which plans for thousands of hosts at once.
+            "_brief": {"type": "bool", "default": False},
         },
         mutually_exclusive=[
             ("label", "config", "layout", "layout_file", "previous"),
@@ -767,7 +771,12 @@ def main() -> None:
         required_one_of=[("label", "label_by_gpu", "config", "layout", "layout_file", "previous", "recover")],
         supports_check_mode=True,
     )
-    ansible_bridge.run(module, ansible_bridge.config)
+    ansible_bridge.run(module, _config)
+
+
+def _config(module: AnsibleModule) -> dict[str, t.Any]:
+    result = ansible_bridge.config(module)
+    return ansible_bridge.brief(result) if module.params["_brief"] and module.check_mode else result
 
 
 if __name__ == "__main__":

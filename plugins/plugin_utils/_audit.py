@@ -194,6 +194,9 @@ def devices(gpus: t.Iterable[t.Any]) -> dict[str, int]:
     """How many MIG devices of each profile these GPUs have."""
     counts: collections.Counter[str] = collections.Counter()
     for gpu in gpus:
+        for profile, count in _mapping(_mapping(gpu).get("devices")).items():
+            # A brief plan has them counted.
+            counts[_text(profile)] += count if isinstance(count, int) else 0
         for instance in _list(_mapping(gpu).get("instances")):
             for compute in _list(_mapping(instance).get("compute_instances")):
                 counts[_text(_mapping(compute).get("profile"))] += 1

@@ -280,9 +280,13 @@ def _lines(gpus: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
 
 
 def _devices(gpus: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, int]:
-    instances = itertools.chain.from_iterable(gpu.get("instances") or () for gpu in gpus)
-    computing = itertools.chain.from_iterable(each.get("compute_instances") or () for each in instances)
-    return dict(Counter(str(each["profile"]) for each in computing))
+    """MIG devices by profile; a brief plan has them counted."""
+    counts: Counter[str] = Counter()
+    for gpu in gpus:
+        counts.update({str(profile): int(count) for profile, count in (gpu.get("devices") or {}).items()})
+        computing = [each.get("compute_instances") or () for each in gpu.get("instances") or ()]
+        counts.update(str(each["profile"]) for each in itertools.chain.from_iterable(computing))
+    return dict(counts)
 
 
 # --- waves --------------------------------------------------------------------------------------------------------
