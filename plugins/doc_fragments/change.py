@@ -31,7 +31,7 @@ options:
         kind that concerns them. Exactly those that were stopped are started again, also after a failure.
       - An item is the name of a unit, or a mapping with C(unit) and C(for). The latter is a list of the kinds of change
         that the unit must not run during, V(instances), V(mode) and V(reset). By default it is all of them.
-      - With C(for: never) a unit, or the containers with a label, are not stopped, by whatever name another item has
+      - With C(for=never) a unit, or the containers with a label, are not stopped, by whatever name another item has
         them. An item whose stop would take them along is refused.
       - Containers are named by a mapping with C(container), a label as C(LABEL) or C(LABEL=VALUE), with C(runtime),
         which is V(docker), V(podman) or V(nerdctl), and with C(for). They are all containers of that runtime that run
