@@ -28,8 +28,11 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: t.Optional[str] = None, task_vars: t.Optional[dict[str, t.Any]] = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = {**super().run(tmp, task_vars), "changed": False}
+        variables = task_vars or {}
+        # What hosts have is filled in already, where it is a template.
+        own = {name: self._templar.template(variables[name]) for name in _rollout.VARIABLES if name in variables}
         try:
-            return {**result, **_rollout_of(task_vars or {})}
+            return {**result, **_rollout_of({**variables, **own})}
         except BadSetting as problem:
             return {**result, "failed": True, "msg": f"{problem} No host was touched."}
 

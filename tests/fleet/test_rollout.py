@@ -245,7 +245,7 @@ def test_without_a_size_one_host_goes_after_the_other(make_fleet):
 
 def test_settings_come_from_groups_and_extra_variables_win(make_fleet):
     fleet = make_fleet("a", "b", "c")
-    fleet.group("gpus", "a", "b", "c", mig_serial="2")
+    fleet.group("gpus", "a", "b", "c", mig_serial="{{ 1 + at_least }}", at_least=1)
     assert waves_of(fleet.run("mig", "--check", **WISH)) == [["a", "b"], ["c"]]
     assert waves_of(fleet.run("mig", "--check", **WISH, mig_serial="3")) == [["a", "b", "c"]]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _rollout
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._rollout import BadSetting, HostPlan, Settings
 
@@ -96,6 +97,14 @@ def test_devices_are_counted_by_profile_over_all_gpus():
     plan = _rollout.read_plan("a", result(before=[gpu("2g.12gb"), gpu("2g.12gb", "1g.6gb", index=1)]))
     assert plan.devices_before == {"2g.12gb": 2, "1g.6gb": 1}
     assert plan.devices_after == {"1g.6gb": 4}
+
+
+def test_a_brief_plan_says_the_same_of_a_host_without_its_instances():
+    full = result(before=[gpu("2g.12gb"), gpu("2g.12gb", "1g.6gb", index=1)], plan=[{"steps": ["many"]}])
+    brief = ansible_bridge.brief(full)
+    assert _rollout.read_plan("a", brief) == _rollout.read_plan("a", full)
+    assert "plan" not in brief
+    assert all("instances" not in each for each in (*brief["before"], *brief["after"]))
 
 
 # --- waves ----------------------------------------------------------------------------------------------------------
