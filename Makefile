@@ -9,7 +9,7 @@
 PYTHON = $(shell tools/find_python.sh 3.11 3.12 3.13)
 
 help: ## what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ready ## repartition a simulated DGX A100: check, run, run again
 	@tools/demo.sh
