@@ -70,16 +70,18 @@ def run(module: AnsibleModule, work: t.Callable[[AnsibleModule], Result]) -> Non
         raise
 
 
-def brief(result: Result) -> Result:
+def brief(result: Result, params: Params) -> Result:
     """A plan for those who look at many: devices are counted by profile, and the steps are left to the host's turn.
 
     Ansible copies and walks every value of a result several times, one host after the other.
     """
-    return {
+    short = {
         key: [_brief_gpu(gpu) for gpu in value] if key in ("before", "after") else value
         for key, value in result.items()
         if key != "plan"
     }
+    # Ansible keeps no arguments of a task, and whether the node is rebooted for it is not in a plan.
+    return {**short, "allow_reboot": bool(params["allow_reboot"])}
 
 
 def _brief_gpu(gpu: Result) -> Result:

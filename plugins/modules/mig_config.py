@@ -776,7 +776,7 @@ def main() -> None:
 
 def _config(module: AnsibleModule) -> dict[str, t.Any]:
     result = ansible_bridge.config(module)
-    return ansible_bridge.brief(result) if module.params["_brief"] and module.check_mode else result
+    return ansible_bridge.brief(result, module.params) if module.params["_brief"] and module.check_mode else result
 
 
 if __name__ == "__main__":

@@ -260,8 +260,7 @@ def _state(result: t.Mapping[str, t.Any]) -> str:
 
 def _would_wait(result: t.Mapping[str, t.Any]) -> bool:
     """Whether a real run would end with a mode that is pending, and nobody allowed what makes it current."""
-    arguments = (result.get("invocation") or {}).get("module_args") or {}
-    waits_for_reboot = bool(result.get("reboot_required")) and not arguments.get("allow_reboot")
+    waits_for_reboot = bool(result.get("reboot_required")) and not result.get("allow_reboot")
     return result["verdict"] != "match" and (bool(result.get("reset_required")) or waits_for_reboot)
 
 

@@ -69,10 +69,10 @@ class Fleet:
         for name, gpus in hosts.items():
             self.add(name, gpus)
 
-    def add(self, name: str, gpus: str) -> None:
-        """Make a host that answers."""
+    def add(self, name: str, gpus: str, **options: t.Any) -> None:
+        """Make a host that answers; options are those of Simulator.create()."""
         (self.folder / "nodes").mkdir(exist_ok=True)
-        simulator = Simulator.create(self.folder / "nodes" / name, gpus)
+        simulator = Simulator.create(self.folder / "nodes" / name, gpus, **options)
         self.simulators[name] = simulator
         python = self.folder / f"python-{name}"
         env = simulator.env()

@@ -181,6 +181,19 @@ def test_hosts_that_are_busy_or_promised_are_told_with_who_has_them(make_fleet):
     assert fleet.writes() == {}
 
 
+def test_a_reboot_that_is_allowed_is_planned_and_one_that_is_not_is_refused(make_fleet):
+    fleet = make_fleet("a")
+    fleet.add("vm", "1xa100-sxm4-40gb", virtualization="passthrough")
+    ran = fleet.run("mig", "--check", **WISH, mig_serial=2, mig_allow_reboot="yes")
+    assert ran.rc == 0, ran.out
+    assert "2  to change" in ran.out
+
+    ran = fleet.run("mig", "--check", **WISH, mig_serial=2)
+    assert ran.rc == 2
+    assert "refused (refused), vm:" in ran.out
+    assert "set allow_reboot to have it stored" in ran.out
+
+
 def test_a_host_that_lost_a_gpu_is_told_before(make_fleet):
     fleet = make_fleet("a", "b", c="2xa30-24gb")
     ran = fleet.run("mig", **WISH, mig_expected_gpus=2)

@@ -73,7 +73,7 @@ RIGHT = {"verdict": "match", "changed": False, "converged": True}
         (result(in_progress={"running": False}), "change", ""),
         (result(reset_required=[0]), "refused", "pending"),
         (result(reboot_required=[0]), "refused", "pending"),
-        (result(reboot_required=[0], invocation={"module_args": {"allow_reboot": True}}), "change", ""),
+        (result(reboot_required=[0], allow_reboot=True), "change", ""),
         ({"msg": "in use", "holders": [{"pid": 1}]}, "refused", "busy"),
         ({"msg": "promised", "reservations": [{"holder": "job"}]}, "refused", "reserved"),
         ({"msg": "unknown", "known": []}, "refused", "impossible"),
@@ -101,7 +101,8 @@ def test_devices_are_counted_by_profile_over_all_gpus():
 
 def test_a_brief_plan_says_the_same_of_a_host_without_its_instances():
     full = result(before=[gpu("2g.12gb"), gpu("2g.12gb", "1g.6gb", index=1)], plan=[{"steps": ["many"]}])
-    brief = ansible_bridge.brief(full)
+    brief = ansible_bridge.brief(full, {"allow_reboot": True})
+    assert brief["allow_reboot"] is True
     assert _rollout.read_plan("a", brief) == _rollout.read_plan("a", full)
     assert "plan" not in brief
     assert all("instances" not in each for each in (*brief["before"], *brief["after"]))
