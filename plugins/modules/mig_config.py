@@ -184,6 +184,13 @@ options:
         runs with another O(run_id) are refused. V(0) is not at all, and more than an hour counts as an hour.
     type: float
     default: 0
+  brief:
+    description:
+      - Return a short plan in check mode, for playbooks that plan for thousands of hosts at once. RV(plan) is left out,
+        and in RV(before) and RV(after) C(devices), the number of MIG devices by profile, takes the place of instances.
+      - It counts in check mode only.
+    type: bool
+    default: false
   run_id:
     description: Name of the rollout that this task is part of, for O(lease), such as the id of an AWX job.
     type: str
@@ -559,6 +566,10 @@ binding:
   returned: success
   type: str
   sample: installed
+allow_reboot:
+  description: The option of this name.
+  returned: in check mode with O(brief=true)
+  type: bool
 drained:
   description: Whether the role C(mig) has drained this node for a change and not given it back yet.
   returned: success
@@ -759,8 +770,7 @@ def main() -> None:
             "allow_reboot": {"type": "bool", "default": False},
             "lease": {"type": "float", "default": 0},
             "run_id": {"type": "str"},
-            # Of the role, which plans for thousands of hosts at once.
-            "_brief": {"type": "bool", "default": False},
+            "brief": {"type": "bool", "default": False},
         },
         mutually_exclusive=[
             ("label", "config", "layout", "layout_file", "previous"),
@@ -776,7 +786,7 @@ def main() -> None:
 
 def _config(module: AnsibleModule) -> dict[str, t.Any]:
     result = ansible_bridge.config(module)
-    return ansible_bridge.brief(result, module.params) if module.params["_brief"] and module.check_mode else result
+    return ansible_bridge.brief(result, module.params) if module.params["brief"] and module.check_mode else result
 
 
 if __name__ == "__main__":
