@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, MigAction
+from ansible.module_utils.parsing.convert_bool import boolean
 
-_FALSE = ("false", "no", "off", "n", "f", "0", "0.0")
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, MigAction
 
 
 class ActionModule(MigAction):
@@ -36,7 +36,7 @@ class ActionModule(MigAction):
             if not arguments["layout"]:
                 raise BadInput(f"layout_file {path!r} is empty; give a layout that mig_info or mig_config returned.")
         # As all options that are not wished for, so that it may stand beside another wish.
-        if str(arguments.get("previous")).strip().lower() in _FALSE:
+        if _is_false(arguments.get("previous")):
             del arguments["previous"]
         if self.wishes and not any(option in arguments for option in self.wishes):
             raise BadInput(
@@ -44,3 +44,11 @@ class ActionModule(MigAction):
                 " one of label_by_gpu, config, layout, layout_file, previous and recover."
             )
         return arguments
+
+
+def _is_false(value: t.Any) -> bool:
+    """Whether a value says no. What says neither yes nor no is for the module to refuse."""
+    try:
+        return not boolean(value)
+    except TypeError:
+        return False

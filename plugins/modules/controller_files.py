@@ -18,27 +18,17 @@ description:
     so that a full disk changes nothing.
   - Files that have this content already are left alone.
   - Missing folders are made.
+extends_documentation_fragment:
+  - gpufleet.mig.attributes
 attributes:
-  action:
-    support: full
-    description: Has a corresponding action plugin, so some parts of the options are worked out on the controller.
-  async:
-    support: none
-    description: Supports being used with the C(async) keyword.
   check_mode:
     support: full
-    description: Can run in C(check_mode) and return changed status prediction without modifying the target.
   diff_mode:
     support: full
-    description: Returns details on what has changed (or possibly needs changing in C(check_mode)), when in diff mode.
   idempotent:
     support: full
-    description: When run twice in a row outside check mode, with the same arguments, the second invocation
-      indicates no change.
   platform:
     platforms: posix
-    support: full
-    description: Target OS that the module can be operated against.
 options:
   files:
     description:

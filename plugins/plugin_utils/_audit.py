@@ -17,7 +17,9 @@ import datetime
 import textwrap
 import typing as t
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted, printable
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._answers import devices, mapping, pictures, sequence
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._answers import text as as_text
 
 Document = dict[str, t.Any]
 Answer = t.Mapping[str, t.Any]
@@ -66,7 +68,7 @@ def make(plans: t.Mapping[str, t.Any], seen: t.Mapping[str, t.Any], now: datetim
 
     ``seen`` has results of mig_info, for those hosts for which mig_config had no plan; others in it do not matter.
     """
-    hosts = {name: _judge(_mapping(plan), _mapping(seen.get(name))) for name, plan in plans.items()}
+    hosts = {name: _judge(mapping(plan), mapping(seen.get(name))) for name, plan in plans.items()}
     wrong = [host for host in hosts.values() if not host["ok"]]
     states = collections.Counter(host["state"] for host in hosts.values())
     boots = collections.Counter(host["boot"] for host in hosts.values())
@@ -106,19 +108,19 @@ def _planned(plan: Answer) -> Document:
     """A host that was compared with its wish."""
     change = plan.get("in_progress") or plan.get("recovered")
     state = "unfinished" if change else "match" if plan["verdict"] == "match" else "differ"
-    before, after = _list(plan.get("before")), _list(plan.get("after"))
-    pending = [*_list(plan.get("reset_required")), *_list(plan.get("reboot_required"))]
+    before, after = sequence(plan.get("before")), sequence(plan.get("after"))
+    pending = [*sequence(plan.get("reset_required")), *sequence(plan.get("reboot_required"))]
     # A mode that waits keeps the rest from being planned, and a change that is unfinished may end either way.
     foreseen = state == "match" or (state == "differ" and after != before)
     return {
         **_about(state),
         "boot": _boot(plan.get("persisted")),
-        "label": _text(plan.get("label")),
-        "label_source": _text(plan.get("label_source")),
-        "msg": _text(plan.get("msg")),
-        "differences": [_text(each) for each in _list(plan.get("differences"))],
-        "before": _pictures(before),
-        "after": _pictures(after) if foreseen else [],
+        "label": as_text(plan.get("label")),
+        "label_source": as_text(plan.get("label_source")),
+        "msg": as_text(plan.get("msg")),
+        "differences": [as_text(each) for each in sequence(plan.get("differences"))],
+        "before": pictures(before),
+        "after": pictures(after) if foreseen else [],
         "devices": devices(before),
         "devices_wanted": devices(after) if foreseen else None,
         "drained": bool(plan.get("drained")),
@@ -129,14 +131,14 @@ def _planned(plan: Answer) -> Document:
 def _without_plan(plan: Answer, seen: Answer) -> Document:
     """A host that gave no plan. Whether its wish or the host is to blame is seen from a second look at its GPUs."""
     answers = bool(seen.get("available"))
-    gpus = _list(seen.get("gpus")) if answers else []
+    gpus = sequence(seen.get("gpus")) if answers else []
     change = plan.get("in_progress") or seen.get("in_progress")
-    said = _text(plan.get("msg")) or "It was not asked: an earlier task of this host failed."
+    said = as_text(plan.get("msg")) or "It was not asked: an earlier task of this host failed."
     if plan.get("unreachable") or (not plan and seen.get("unreachable")):
         state = "unreachable"
     elif change:
         state = "unfinished"
-    elif answers and not any(_mapping(gpu).get("errors") for gpu in gpus):
+    elif answers and not any(mapping(gpu).get("errors") for gpu in gpus):
         state = "refused"
     else:
         state = "unknown"
@@ -147,10 +149,10 @@ def _without_plan(plan: Answer, seen: Answer) -> Document:
         # A GPU that does not answer is none that a boot would bring otherwise.
         "boot": "unknown" if state == "unknown" else _boot(seen.get("persisted")),
         "msg": said,
-        "before": _pictures(gpus),
+        "before": pictures(gpus),
         "devices": devices(gpus) if answers else None,
         "pending": sorted(
-            int(gpu["index"]) for gpu in map(_mapping, gpus) if gpu.get("reset_required") or gpu.get("reboot_required")
+            int(gpu["index"]) for gpu in map(mapping, gpus) if gpu.get("reset_required") or gpu.get("reboot_required")
         ),
     }
 
@@ -190,36 +192,6 @@ def _boot(persisted: t.Any) -> str:
     return persisted if persisted in BOOTS else "unknown"
 
 
-def devices(gpus: t.Iterable[t.Any]) -> dict[str, int]:
-    """How many MIG devices of each profile these GPUs have."""
-    counts: collections.Counter[str] = collections.Counter()
-    for gpu in gpus:
-        for profile, count in _mapping(_mapping(gpu).get("devices")).items():
-            # A brief plan has them counted.
-            counts[_text(profile)] += count if isinstance(count, int) else 0
-        for instance in _list(_mapping(gpu).get("instances")):
-            for compute in _list(_mapping(instance).get("compute_instances")):
-                counts[_text(_mapping(compute).get("profile"))] += 1
-    return dict(sorted(counts.items()))
-
-
-def _pictures(gpus: t.Iterable[t.Any]) -> list[str]:
-    return [_text(_mapping(gpu).get("layout")) for gpu in gpus]
-
-
-# What a host says may be anything: a module of another version, or a host that lies.
-def _mapping(value: t.Any) -> Answer:
-    return value if isinstance(value, t.Mapping) else {}
-
-
-def _list(value: t.Any) -> t.Sequence[t.Any]:
-    return value if isinstance(value, (list, tuple)) else ()
-
-
-def _text(value: t.Any) -> str:
-    return "" if value is None else str(value)
-
-
 # --- text ----------------------------------------------------------------------------------------------------------
 
 
@@ -231,20 +203,20 @@ def text(document: Document) -> str:
             lines += ["", *_host_in_words(name, host)]
     good = [name for name, host in document["hosts"].items() if host["ok"]]
     if good:
-        listed = ", ".join(map(one_line, good[:_NAMES_SHOWN]))
+        listed = ", ".join(map(printable, good[:_NAMES_SHOWN]))
         more = f" and {len(good) - _NAMES_SHOWN} more" if len(good) > _NAMES_SHOWN else ""
         lines += ["", *_wrapped(f"In order: {listed}{more}.", "")]
     return "\n".join(lines)
 
 
 def _host_in_words(name: str, host: Document) -> list[str]:
-    label = f" (wish: {one_line(host['label'])}, {one_line(host['label_source'])})" if host["label"] else ""
-    lines = [f"{one_line(name)} {STATES[host['state']][0]}{label}"]
+    label = f" (wish: {printable(host['label'])}, {printable(host['label_source'])})" if host["label"] else ""
+    lines = [f"{printable(name)} {STATES[host['state']][0]}{label}"]
     said = host["differences"] or ([] if host["state"] == "match" else [host["msg"]])
     if host["state"] == "unfinished" and host["differences"]:
         said = [host["msg"], *said]
     for sentence in said:
-        lines += _wrapped(one_line(sentence), "    ")
+        lines += _wrapped(printable(sentence), "    ")
     lines += _pictures_in_words(host["before"], host["after"])
     if host["pending"]:
         lines.append(f"    The MIG mode of GPU {', '.join(map(str, host['pending']))} waits for a reset or reboot.")
@@ -258,9 +230,9 @@ def _host_in_words(name: str, host: Document) -> list[str]:
 def _pictures_in_words(before: t.Sequence[str], after: t.Sequence[str]) -> list[str]:
     """What is there and what is wanted of each GPU that is to change; of all where that cannot be told."""
     if not after:
-        return [f"    now     {one_line(now)}" for now in before]
+        return [f"    now     {printable(now)}" for now in before]
     return [
-        f"    {title}  {one_line(picture)}"
+        f"    {title}  {printable(picture)}"
         for now, wanted in zip(before, after)
         if now != wanted
         for title, picture in (("now   ", now), ("wanted", wanted))
@@ -282,11 +254,6 @@ def _wrapped(sentence: str, indent: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def one_line(said: str) -> str:
-    """Text of others without anything that could break a line or move a cursor; letters of any script stay."""
-    return "".join(char if char.isprintable() else "?" for char in str(said))
 
 
 # --- metrics -------------------------------------------------------------------------------------------------------

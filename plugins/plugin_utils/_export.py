@@ -20,8 +20,8 @@ import typing as t
 
 import yaml
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._audit import NOBODY, one_line
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted, printable
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._audit import NOBODY
 
 Document = dict[str, t.Any]
 Answer = t.Mapping[str, t.Any]
@@ -65,7 +65,7 @@ def make(seen: t.Mapping[str, t.Any], config_file: str, exact: bool) -> Document
         try:
             variables, entries = _variables(name, result if isinstance(result, dict) else {}, config_file, exact)
         except NotExported as problem:
-            hosts[name] = {"exported": False, "label": "", "exact": False, "msg": f"{one_line(name)} {problem}"}
+            hosts[name] = {"exported": False, "label": "", "exact": False, "msg": f"{printable(name)} {problem}"}
             continue
         label = variables.get("mig_profile", "")
         if entries:
@@ -156,7 +156,7 @@ def _gpus_of(result: Answer) -> list[Document]:
 
 
 def _sentence(said: t.Any) -> str:
-    return f"{one_line(str(said or 'it did not say why')).rstrip('. ')}."
+    return f"{printable(str(said or 'it did not say why')).rstrip('. ')}."
 
 
 def _is_plain(value: t.Any) -> bool:

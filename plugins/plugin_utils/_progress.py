@@ -26,7 +26,7 @@ import math
 import typing as t
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted, printable
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _rollout
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _answers, _rollout
 
 OUTCOMES = ("changed", "would_change", "right", "rolled_back", "refused", "incomplete", "lost", "not_reached")
 _WORDS = {name: name.replace("_", " ") for name in OUTCOMES} | {"right": "already right"}
@@ -436,7 +436,7 @@ def _some(names: list[str]) -> Lines:
 
 def _layouts(result: Result, key: str, otherwise: tuple[str, ...]) -> tuple[str, ...]:
     gpus = result.get(key)
-    return tuple(str(gpu.get("layout", "")) for gpu in gpus) if isinstance(gpus, list) else otherwise
+    return tuple(_answers.pictures(gpus)) if isinstance(gpus, list) else otherwise
 
 
 def _said(msg: t.Any) -> str:

@@ -18,7 +18,6 @@ What a host plans is the result of mig_config in check mode. It puts the host in
 
 from __future__ import annotations
 
-import itertools
 import re
 import typing as t
 from collections import Counter
@@ -26,6 +25,7 @@ from collections import Counter
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted, printable
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _answers
 
 STATES = ("change", "remember", "right", "refused", "unreachable", "unplanned")
 _STATES_IN_WORDS = {
@@ -236,10 +236,10 @@ def read_plan(name: str, result: t.Optional[t.Mapping[str, t.Any]], take_over_dr
         _state(result),
         said,
         str(result.get("label", "")),
-        before=_lines(before),
-        after=_lines(after),
-        devices_before=_devices(before),
-        devices_after=_devices(after),
+        before=tuple(_answers.pictures(before)),
+        after=tuple(_answers.pictures(after)),
+        devices_before=_answers.devices(before),
+        devices_after=_answers.devices(after),
         boards=tuple(str(gpu.get("name", "")) for gpu in before),
     )
     if (result.get("in_progress") or {}).get("running"):
@@ -272,20 +272,6 @@ def _reason(result: t.Mapping[str, t.Any]) -> str:
     if "known" in result or "picture" in result:
         return _IMPOSSIBLE
     return _CANNOT_TELL if "error" in result or "exception" in result else _OTHERWISE
-
-
-def _lines(gpus: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[str, ...]:
-    return tuple(str(gpu.get("layout", "")) for gpu in gpus)
-
-
-def _devices(gpus: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, int]:
-    """MIG devices by profile; a brief plan has them counted."""
-    counts: Counter[str] = Counter()
-    for gpu in gpus:
-        counts.update({str(profile): int(count) for profile, count in (gpu.get("devices") or {}).items()})
-        computing = [each.get("compute_instances") or () for each in gpu.get("instances") or ()]
-        counts.update(str(each["profile"]) for each in itertools.chain.from_iterable(computing))
-    return dict(counts)
 
 
 # --- waves --------------------------------------------------------------------------------------------------------

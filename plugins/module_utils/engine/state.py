@@ -288,11 +288,13 @@ def write_wanted(
     if before and not (former and _forms(before) <= _forms(former.gpus)):
         # Nobody had wanted what was there.
         was = persisted._replace(label="", source="found", gpus=(*before, *kept))
-    is_new = was is not None and _forms(was.gpus) != _forms(merged.gpus)
-    if was is not None and is_new and was is not former:
-        _write(previous, was._asdict())
-        is_new = False
-    _write(wanted, merged._asdict(), keep_as=previous if is_new else None)
+    keep_as = None
+    if was is not None and _forms(was.gpus) != _forms(merged.gpus):
+        if was is former:
+            keep_as = previous
+        else:
+            _write(previous, was._asdict())
+    _write(wanted, merged._asdict(), keep_as)
 
 
 def _forms(dumps: t.Iterable[Record]) -> set[t.Any]:
@@ -427,14 +429,6 @@ def _compute_form(
 # --- what an image wants -------------------------------------------------------------------------------------------
 
 
-def read_drain(places: Places) -> t.Optional[str]:
-    """The label for which the role mig has drained this node and not given it back; None where it is not drained.
-
-    The label is empty where nobody wrote it down. Raises StateError.
-    """
-    return _read_as(lambda data: str(data.get("label") or ""), os.path.join(places.state, "drained.json"))
-
-
 def read_wish(places: Places) -> t.Optional[Wish]:
     """What the image wants of this node's GPUs; None when it wants nothing. Raises StateError."""
     return _read_as(_wish, os.path.join(places.state, "wish.json"))
@@ -475,6 +469,14 @@ def write_boot(places: Places, record: Record) -> None:
 
 
 # --- what is waited for, and the lease of the run that does --------------------------------------------------------
+
+
+def read_drain(places: Places) -> t.Optional[str]:
+    """The label for which the role mig has drained this node and not given it back; None where it is not drained.
+
+    The label is empty where nobody wrote it down. Raises StateError.
+    """
+    return _read_as(lambda data: str(data.get("label") or ""), os.path.join(places.state, "drained.json"))
 
 
 def read_lease(places: Places) -> t.Optional[Lease]:

@@ -106,7 +106,7 @@ def test_a_python_that_is_not_there_is_told(stage):
 
 
 def test_a_shim_that_finds_no_version_of_python_is_not_said_to_be_missing(stage):
-    shim = "/root/.pyenv/shims/python3.12"
+    shim = "/opt/pyenv/shims/python3.12"
     silent = {
         "rc": 127,
         "stdout": "",
