@@ -22,7 +22,7 @@ import typing as t
 
 import pynvml
 
-from ansible_collections.gpufleet.mig.plugins.module_utils import ansible_bridge, node_change
+from ansible_collections.gpufleet.mig.plugins.module_utils import node_change
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     clients,
     foresight,
@@ -33,6 +33,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     state,
     worker,
 )
+from ansible_collections.gpufleet.mig.plugins.modules import mig_config
 from ansible_collections.gpufleet.mig.tests.torture.traps import Traps
 from ansible_collections.gpufleet.mig.tests.torture.units import Units
 
@@ -41,32 +42,18 @@ Result = dict[str, t.Any]
 # All that the module imports when it needs it. A fork that has it already is a thousand times as quick.
 LOADED = (foresight, kinds, layouts, node_change, worker)
 
-UNSAID: Result = {
-    "label": None,
-    "label_by_gpu": None,
-    "config": None,
-    "configs": None,
-    "layout": None,
-    "accept_replacement": False,
-    "gpus": ["all"],
-    "unlisted": "ignore",
-    "expected_gpus": None,
-    "allow_empty": False,
-    "mode_only": False,
-    "manage_drm": False,
-    "allow_reboot": False,
-    "lease": 0,
-    "run_id": None,
-    "_binding": None,
-}
-
 
 class Module:
-    """What ansible_bridge knows of an AnsibleModule."""
+    """What mig_config knows of an AnsibleModule. What nobody said has the default that the module declares."""
 
-    def __init__(self, params: Result) -> None:
-        self.params = params
+    said: t.ClassVar[Result] = {}
+    ran: t.ClassVar[Module]
+
+    def __init__(self, argument_spec: Result, **rules: t.Any) -> None:
+        unsaid = {name: option.get("default") for name, option in argument_spec.items()}
+        self.params = {**unsaid, **self.said}
         self.check_mode = False
+        Module.ran = self
         self.warnings: list[str] = []
         self.answer: Result = {}
 
@@ -103,6 +90,7 @@ def prepare(boot_id: str, units: Units, opened: t.Callable[[], t.Sequence[dict[s
         )
 
     traps.set(pynvml)
+    mig_config.AnsibleModule = Module  # type: ignore[assignment,misc]
     state.boot_id = lambda: boot_id
     holders.scan = scan
     holders.survey = lambda watch=None, root="/": holders.Survey(scan())
@@ -121,10 +109,10 @@ def run(places: state.Places, ask: t.Optional[Result], ordered: Result) -> Resul
     asked["gpus"] = [str(gpu) for gpu in asked.get("gpus", ["all"])]
     options = {key: value for key, value in ordered.items() if key != "who"}
     options["clients"] = [{"unit": name, "for": kinds_} for name, kinds_ in ordered["clients"]]
-    module = Module({**UNSAID, **options, **asked, "state_dir": places.state})
+    Module.said = {**options, **asked, "state_dir": places.state}
     with contextlib.suppress(SystemExit):
-        ansible_bridge.run(t.cast(t.Any, module), ansible_bridge.config)
-    return as_data(module.answer, module.warnings)
+        mig_config.main()
+    return as_data(Module.ran.answer, Module.ran.warnings)
 
 
 def as_data(answer: Result, warnings: list[str]) -> Result:
