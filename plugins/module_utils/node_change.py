@@ -51,6 +51,7 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
 
     ``untold`` is the result of an earlier run for this wish of which nobody has heard.
     """
+    state.require_room(task.places)
     node = reading.observe(task.opener, task.orders, with_holders=True)
     foreseen = foresight.foresee(task.places, node, task.job)
     recovered = {**(unfinished or {}), "direction": foreseen.recovered}

@@ -27,6 +27,7 @@ ARGUMENTS: dict[str, t.Any] = {
     "kinds": {"type": "list", "elements": "str", "choices": list(guards.KINDS), "default": list(guards.KINDS)},
     "ignore": {"type": "list", "elements": "str", "choices": list(guards.NAMES), "default": []},
     "deadline": {"type": "str"},
+    "now": {"type": "str"},
     "needs": {"type": "float", "default": 0},
 }
 
@@ -37,7 +38,7 @@ def look(module: AnsibleModule) -> bridge.Result:
     if not params["kinds"]:
         raise WishError(f"kinds is empty; say what is about to change: {', '.join(guards.KINDS)}.")
     needs = bridge.seconds(params, "needs", least=0)
-    deadline = guards.parse_deadline(params["deadline"]) if params["deadline"] else None
+    deadline, now = (guards.parse_time(name, params[name]) if params[name] else None for name in ("deadline", "now"))
     about: bridge.Result = {"changed": False, "available": True}
     sight, report = None, guards.NOTHING
     try:
@@ -50,7 +51,7 @@ def look(module: AnsibleModule) -> bridge.Result:
         report += guards.without_nvml(error)
     report += _on_host(params, sight)
     if deadline is not None:
-        report += guards.on_deadline(deadline, needs, datetime.datetime.now(datetime.timezone.utc))
+        report += guards.on_deadline(deadline, needs, now or datetime.datetime.now(datetime.timezone.utc))
     return {**about, **_in_words(module, report)}
 
 

@@ -66,6 +66,11 @@ options:
         V(2026-12-24T06:00:00+01:00) or V(2026-12-24T05:00:00Z).
       - A time without offset is refused, since it is another one on each host.
     type: str
+  now:
+    description:
+      - The time that O(deadline) is compared with, in the same form. Default is what the clock of the controller
+        says, since a deadline is meant for all hosts, and the clock of one of them may be wrong.
+    type: str
   needs:
     description:
       - How many seconds the change may take. That much has to be left until O(deadline).

@@ -611,20 +611,20 @@ _TIME = re.compile(
 _SUCH_AS = "write it as 2026-12-24T06:00:00+01:00 or 2026-12-24T05:00:00Z"
 
 
-def parse_deadline(text: str) -> datetime.datetime:
+def parse_time(option: str, text: str) -> datetime.datetime:
     """A time in ISO 8601 with its offset from UTC. Raises WishError, also for one without that."""
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise WishError(f"deadline is {quoted(text)}, which is no time; {_SUCH_AS}.")
+        raise WishError(f"{option} is {quoted(text)}, which is no time; {_SUCH_AS}.")
     if match["zone"] is None:
         raise WishError(
-            f"deadline is {quoted(text)} without an offset from UTC, which is another time on each host; {_SUCH_AS}."
+            f"{option} is {quoted(text)} without an offset from UTC, which is another time on each host; {_SUCH_AS}."
         )
     offset = f"{match['hours'] or '+00'}:{match['minutes'] or '00'}"
     try:
         return datetime.datetime.fromisoformat(f"{match['day']}T{match['time']}{offset}")
     except ValueError as error:
-        raise WishError(f"deadline is {quoted(text)}, which is no time ({error}); {_SUCH_AS}.") from None
+        raise WishError(f"{option} is {quoted(text)}, which is no time ({error}); {_SUCH_AS}.") from None
 
 
 def on_deadline(deadline: datetime.datetime, needs: float, now: datetime.datetime) -> Report:

@@ -27,6 +27,7 @@ nothing here is ever ignored, and nothing is removed but what the caller says.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import itertools
 import json
@@ -72,6 +73,8 @@ _OWN_NAMES = (
 MAX_LEASE = 3600.0
 
 _MAX_BYTES = 16 * 1024 * 1024
+# With less than this on its file system a folder counts as full.
+_LEAST_ROOM = 256 * 1024
 _POLL_SECONDS = 0.1
 _TXID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}")
 _SIGKILL_PENDING = 1 << 8
@@ -880,6 +883,21 @@ def _sync_folder(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def require_room(places: Places) -> None:
+    """Raise StateError where the records of a change would not find room, as far as that shows without writing one."""
+    for folder in places:
+        there = folder
+        while not os.path.isdir(there) and there != os.path.dirname(there):
+            there = os.path.dirname(there)
+        with _writing(folder):
+            system = os.statvfs(there)
+            if system.f_flag & os.ST_RDONLY:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            full = system.f_bfree * system.f_frsize < _LEAST_ROOM
+            if full or (system.f_files and not system.f_ffree):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _require_ours(folder: str) -> None:

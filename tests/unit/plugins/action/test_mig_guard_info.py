@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
 from ansible_collections.gpufleet.mig.plugins.action.mig_guard_info import ActionModule
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import guards
 
 
 @pytest.mark.parametrize(
@@ -23,9 +26,19 @@ from ansible_collections.gpufleet.mig.plugins.action.mig_guard_info import Actio
 )
 def test_lists_may_come_as_text(stage, given, meant):
     stage.run(ActionModule, ignore=given, kinds="instances,mode", gpus="0,1")
-    assert stage.calls == [{"ignore": meant, "kinds": ["instances", "mode"], "gpus": ["0", "1"]}]
+    (call,) = stage.calls
+    assert {**call, "now": ""} == {"ignore": meant, "kinds": ["instances", "mode"], "gpus": ["0", "1"], "now": ""}
 
 
 def test_what_was_not_answered_is_left_out(stage):
     stage.run(ActionModule, ignore="", deadline="  ", kinds=None)
-    assert stage.calls == [{}]
+    assert [sorted(call) for call in stage.calls] == [["now"]]
+
+
+def test_a_deadline_is_compared_with_the_clock_of_the_controller(stage):
+    before = datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)
+    stage.run(ActionModule, deadline="2026-12-24T05:00:00Z")
+    stage.run(ActionModule, deadline="2026-12-24T05:00:00Z", now="2026-12-24T04:00:00Z")
+    told, given = (call["now"] for call in stage.calls)
+    assert before <= guards.parse_time("now", told) <= datetime.datetime.now(datetime.timezone.utc)
+    assert given == "2026-12-24T04:00:00Z"

@@ -700,13 +700,13 @@ def test_what_the_host_says_is_told_without_nvml_too(tree, fake):
     ],
 )
 def test_a_deadline_is_the_same_time_however_it_is_written(text):
-    assert guards.parse_deadline(text) == NOW
+    assert guards.parse_time("deadline", text) == NOW
 
 
 @pytest.mark.parametrize("text", ["2026-12-24T06:00:00", "2026-12-24 06:00"])
 def test_a_time_of_which_the_offset_is_not_known_is_refused(text):
     with pytest.raises(WishError, match="without an offset from UTC, which is another time on each host; write it as"):
-        guards.parse_deadline(text)
+        guards.parse_time("deadline", text)
 
 
 @pytest.mark.parametrize(
@@ -714,7 +714,7 @@ def test_a_time_of_which_the_offset_is_not_known_is_refused(text):
 )
 def test_what_is_no_time_is_refused_and_shown_safely(text):
     with pytest.raises(WishError, match="which is no time.*; write it as") as caught:
-        guards.parse_deadline(text)
+        guards.parse_time("deadline", text)
     assert str(caught.value).isprintable()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import stat
@@ -291,6 +292,42 @@ def test_a_full_disk_is_told_and_leaves_the_old_file_and_no_other(places, monkey
         state.write_journal(places, journal(label="new"))
     assert state.read_journal(places).label == "old"
     assert os.listdir(places.state) == ["journal.json"]
+
+
+class FileSystem:
+    """What statvfs says of a file system with room."""
+
+    f_frsize, f_bfree, f_files, f_ffree, f_flag = 4096, 64, 1000, 1, 0
+
+    def __init__(self, **differently):
+        vars(self).update(differently)
+
+
+@pytest.mark.parametrize(
+    ("differently", "words"),
+    [
+        ({"f_bfree": 63}, "No space left on device.: make room"),
+        ({"f_ffree": 0}, "No space left on device.: make room"),
+        ({"f_flag": os.ST_RDONLY}, "Read-only file system.: .*make its file system writable"),
+    ],
+)
+def test_before_a_change_is_planned_a_disk_without_room_for_its_records_is_told(
+    places, monkeypatch, differently, words
+):
+    asked = []
+    monkeypatch.setattr(os, "statvfs", lambda path: asked.append(path) or FileSystem(**differently))
+    with pytest.raises(state.StateError, match=f"{re.escape(places.state)} cannot be written .{words}"):
+        state.require_room(places)
+    assert os.path.isdir(asked[0])
+
+
+def test_a_disk_with_some_room_is_enough(places, monkeypatch):
+    state.require_room(places)
+    monkeypatch.setattr(os, "statvfs", lambda path: FileSystem())
+    state.require_room(places)
+    # There are file systems that do not count their files.
+    monkeypatch.setattr(os, "statvfs", lambda path: FileSystem(f_files=0, f_ffree=0))
+    state.require_room(places)
 
 
 # --- whole or not at all ----------------------------------------------------------------------------------------------
@@ -807,7 +844,8 @@ def fork_with_a_copy(lock):
 def test_what_a_killed_run_has_started_does_not_keep_the_lock(places, start):
     left = leave_behind(places, start)
     try:
-        assert try_to_lock(places)
+        # A program that has just begun may be about to close what it is not to keep.
+        assert try_to_lock(places, timeout=30)
     finally:
         os.kill(left, signal.SIGKILL)
 
