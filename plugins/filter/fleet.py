@@ -2,39 +2,51 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Filters over the answers of many hosts: what is not as it should be, and files that ask for what is there."""
+"""Filters over the answers of many hosts: what is not as it should be, and files that ask for what is there.
+
+Ansible loads every file of filters of a collection to find one of them, anew in the worker of each host and task. So
+what these filters need is imported when one of them is called, which is once in a run.
+"""
 
 from __future__ import annotations
 
-import datetime
-import json
 import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _audit, _export
-
 
 def audit(plans: t.Any, seen: t.Any = None) -> dict[str, t.Any]:
     """Judge every host by its results of mig_config in check mode and mig_info."""
+    import datetime
+
+    from ansible_collections.gpufleet.mig.plugins.plugin_utils import _audit
+
     _require_mapping("audit", plans)
     return _audit.make(plans, seen or {}, datetime.datetime.now(datetime.timezone.utc))
 
 
 def audit_text(document: t.Any) -> str:
     """An audit as text for people."""
+    from ansible_collections.gpufleet.mig.plugins.plugin_utils import _audit
+
     _require_audit("audit_text", document)
     return _audit.text(document)
 
 
 def audit_metrics(document: t.Any) -> str:
     """An audit as metrics for the textfile collector of node_exporter."""
+    from ansible_collections.gpufleet.mig.plugins.plugin_utils import _audit
+
     _require_audit("audit_metrics", document)
     return _audit.metrics(document)
 
 
 def audit_files(document: t.Any, variables: t.Any) -> dict[str, str]:
     """The files that the variables of the playbook ask for, by their paths."""
+    import json
+
+    from ansible_collections.gpufleet.mig.plugins.plugin_utils import _audit
+
     _require_audit("audit_files", document)
     _require_mapping("audit_files", variables)
     written = {
@@ -46,8 +58,10 @@ def audit_files(document: t.Any, variables: t.Any) -> dict[str, str]:
     return {path: written[name]() for name, path in paths.items() if path}
 
 
-def export(seen: t.Any, config_file: str = _export.CONFIG_NAME, exact: bool = False) -> dict[str, t.Any]:
+def export(seen: t.Any, config_file: str = "mig-configs.yaml", exact: bool = False) -> dict[str, t.Any]:
     """The files that ask for what the hosts have now, by their names."""
+    from ansible_collections.gpufleet.mig.plugins.plugin_utils import _export
+
     _require_mapping("export", seen)
     return _export.make(seen, str(config_file), exact)
 
@@ -60,6 +74,8 @@ def _require_mapping(name: str, value: t.Any) -> None:
 
 
 def _require_audit(name: str, document: t.Any) -> None:
+    from ansible_collections.gpufleet.mig.plugins.plugin_utils import _audit
+
     if not isinstance(document, t.Mapping) or document.get("schema") != _audit.SCHEMA:
         raise AnsibleFilterError(f"{name} takes what the filter gpufleet.mig.audit returned.")
 

@@ -109,13 +109,12 @@ class LargeFleet(Fleet):
         settings = {
             **{key: seen[key] for key in ("LD_LIBRARY_PATH", "NVMLSIM_STATE")},
             "PATH": f"{self.folder / 'bin'}:{seen['PATH']}",
-            "PYTHONPATH": str(NODE_FILES),
-            "NODE_NAME": name,
-            "NODE_TIMES": str(self._times),
         }
         python = self.folder / f"python-{name}"
         lines = "\n".join(f"export {key}={shlex.quote(value)}" for key, value in settings.items())
-        python.write_text(f'#!/bin/sh\n{lines}\nexec {shlex.quote(sys.executable)} "$@"\n')
+        # Timed from outside, since to end a Python takes time too.
+        timed = f'{{ time {shlex.quote(sys.executable)} "$@" 2>&3; }} 3>&2 2>>{shlex.quote(str(self._times))}'
+        python.write_text(f'#!/bin/bash\n{lines}\nTIMEFORMAT="{name} %U %S"\n{timed}\n')
         python.chmod(0o755)
         self.hosts[name] = {"ansible_python_interpreter": str(python)}
 
@@ -140,8 +139,8 @@ class LargeFleet(Fleet):
         self._times.write_bytes(b"")
         cost = measured(self, playbook, **variables)
         lines = [line.split() for line in self._times.read_text(encoding="utf-8").splitlines()]
-        node = sum(float(seconds) for _name, seconds in lines)
-        calls = collections.Counter(name for name, _seconds in lines)
+        node = sum(float(user) + float(system) for _name, user, system in lines)
+        calls = collections.Counter(name for name, _user, _system in lines)
         return cost._replace(controller=cost.controller - node, node=node, calls=calls)
 
 
