@@ -10,6 +10,7 @@ import typing as t
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import quoted
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, MigAction
 
 
@@ -35,9 +36,11 @@ class ActionModule(MigAction):
             path, arguments["layout"] = self.read_file("layout_file", arguments.pop("layout_file"))
             if not arguments["layout"]:
                 raise BadInput(f"layout_file {path!r} is empty; give a layout that mig_info or mig_config returned.")
-        # As all options that are not wished for, so that it may stand beside another wish.
-        if _is_false(arguments.get("previous")):
+        # As all options that are not wished for, so that they may stand beside another wish.
+        if "previous" in arguments and not _truth_of("previous", arguments["previous"]):
             del arguments["previous"]
+        if arguments.get("label_by_gpu") == {}:
+            del arguments["label_by_gpu"]
         if self.wishes and not any(option in arguments for option in self.wishes):
             raise BadInput(
                 "No layout is named for this host: give label (in the playbooks mig_profile), such as all-1g.5gb, or"
@@ -46,9 +49,9 @@ class ActionModule(MigAction):
         return arguments
 
 
-def _is_false(value: t.Any) -> bool:
-    """Whether a value says no. What says neither yes nor no is for the module to refuse."""
+def _truth_of(option: str, value: t.Any) -> bool:
+    """What Ansible takes for a boolean. Raises BadInput."""
     try:
-        return not boolean(value)
+        return bool(boolean(value))
     except TypeError:
-        return False
+        raise BadInput(f"{option} is {quoted(value)}; give true or false.") from None

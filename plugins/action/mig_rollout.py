@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 import typing as t
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -18,6 +20,9 @@ from ansible_collections.gpufleet.mig.plugins.plugin_utils._rollout import BadSe
 
 _PLAN = "__mig_plan"
 _CANARY_GROUP = "mig_canary"
+# What a playbook around gpufleet.mig.mig is for, as variables that it sets.
+_SAYS = "__mig_playbook_says"
+_WAVE_TASKS = "mig_wave_tasks"
 
 
 class ActionModule(ActionBase):
@@ -30,17 +35,26 @@ class ActionModule(ActionBase):
         result: dict[str, t.Any] = {**super().run(tmp, task_vars), "changed": False}
         variables = task_vars or {}
         # What hosts have is filled in already, where it is a template.
-        own = {name: self._templar.template(variables[name]) for name in _rollout.VARIABLES if name in variables}
+        names = [*_rollout.VARIABLES, _WAVE_TASKS, _SAYS, *variables.get(_SAYS, {})]
         try:
+            own = {name: self._filled_in(name, variables[name]) for name in names if name in variables}
             return {**result, **_rollout_of({**variables, **own})}
         except BadSetting as problem:
             return {**result, "failed": True, "msg": f"{problem} No host was touched."}
+
+    def _filled_in(self, name: str, value: t.Any) -> t.Any:
+        try:
+            return self._templar.template(value)
+        except AnsibleError as error:
+            raise BadSetting(f"{name} cannot be filled in: {error}.") from error
 
 
 def _rollout_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     names = list(variables["ansible_play_hosts_all"])
     # Once for each host: to put the variables of a host together takes longer than all that is done with them here.
     hosts = {name: _Variables(variables["hostvars"], name) for name in names}
+    _require_what_the_playbook_says(variables)
+    _require_files(variables.get(_WAVE_TASKS))
     settings = _settings(variables, hosts)
     plans = [_plan_of(host, name, settings) for name, host in hosts.items()]
     stopped = _rollout.why_stopped(plans, settings)
@@ -64,6 +78,28 @@ def _rollout_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     }
 
 
+def _require_what_the_playbook_says(variables: t.Mapping[str, t.Any]) -> None:
+    """Raise BadSetting where -e has turned a playbook that does one thing into one that does another."""
+    for name, meant in variables.get(_SAYS, {}).items():
+        if str(variables.get(name)).lower() != str(meant).lower():
+            raise BadSetting(
+                f"{name} is {_shown(variables.get(name))}, and this playbook is for {meant!r}: leave it out of -e, or"
+                " run gpufleet.mig.mig, which does what the variables say."
+            )
+
+
+def _require_files(paths: t.Any) -> None:
+    """Raise BadSetting for a file of checks that is not there: it would be missed after hosts were changed."""
+    if not isinstance(paths, (str, list, tuple, type(None))):
+        raise BadSetting(f"{_WAVE_TASKS} is {paths!r}: give the path of a task file, or a list of them.")
+    for path in [paths] if isinstance(paths, str) else paths or []:
+        # Where a relative path is looked up is known when it is included.
+        if os.path.isabs(str(path)) and not os.path.isfile(str(path)):
+            raise BadSetting(
+                f"{_WAVE_TASKS} has {path!r}, which is no file on the controller: give the path of a task file."
+            )
+
+
 class _Variables:
     """The variables of a host that this task reads, looked up at once.
 
@@ -81,7 +117,7 @@ class _Variables:
 
 def _plan_of(host: _Variables, name: str, settings: Settings) -> HostPlan:
     result = None if settings.preflight == "off" else host.plan
-    return _rollout.read_plan(name, result, settings.take_over_drain)
+    return _rollout.read_plan(name, result, settings)
 
 
 def _settings(variables: t.Mapping[str, t.Any], hosts: t.Mapping[str, _Variables]) -> Settings:

@@ -55,6 +55,11 @@ def audit_files(document: t.Any, variables: t.Any) -> dict[str, str]:
         "mig_audit_textfile": lambda: _audit.metrics(document),
     }
     paths = {name: str(variables.get(name) or "").strip() for name in written}
+    textfile = paths["mig_audit_textfile"]
+    if textfile and not textfile.endswith(".prom"):
+        raise AnsibleFilterError(
+            f"mig_audit_textfile is {textfile!r}, and node_exporter only reads files that end in .prom: rename it."
+        )
     return {path: written[name]() for name, path in paths.items() if path}
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible.errors import AnsibleFilterError
+from ansible.module_utils.parsing.convert_bool import boolean
+
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _bounded_yaml
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
 
@@ -30,9 +33,22 @@ def survey_list(value: t.Any, default: t.Iterable[t.Any] = ()) -> list[t.Any]:
     return list(items) if isinstance(items, (list, tuple)) else [items]
 
 
+def survey_bool(value: t.Any, default: bool = False) -> bool:
+    """Whether a value says yes; an empty text means ``default``. Raises for a word that says neither.
+
+    Ansible's own filter makes no of such a word, and so of a typing error in a word that should have said yes.
+    """
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return default
+    try:
+        return bool(boolean(value))
+    except TypeError:
+        raise AnsibleFilterError(f"{value!r} says neither yes nor no; give true or false.") from None
+
+
 class FilterModule:
     """The filters by their names."""
 
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         """What Ansible asks for."""
-        return {"survey_list": survey_list}
+        return {"survey_bool": survey_bool, "survey_list": survey_list}

@@ -118,8 +118,8 @@ def would_wait(running: Result, wanted: Wanted) -> Result:
     return {
         "changed": True,
         "in_progress": running,
-        "msg": f"{bridge.title(wanted)}: the change {_change_in_words(running)} is running on this node; a real run"
-        " would wait for it and then do what is left to do.",
+        "msg": f"{bridge.title(wanted)}: the change {_change_in_words(running)} is running on this node. What is"
+        " left to do then cannot be planned before it ends: run again afterwards.",
     }
 
 

@@ -78,7 +78,7 @@ def make(plans: t.Mapping[str, t.Any], seen: t.Mapping[str, t.Any], now: datetim
         "finished": now.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "timestamp": int(now.timestamp()),
         "ok": bool(hosts) and not wrong,
-        "msg": f"{said}: {in_words(states)}."
+        "msg": f"{said}: {in_words(states)}{_beside(wrong)}."
         if wrong
         else f"{counted(len(hosts), 'host')}: all in order."
         if hosts
@@ -92,6 +92,13 @@ def make(plans: t.Mapping[str, t.Any], seen: t.Mapping[str, t.Any], now: datetim
 def in_words(states: t.Mapping[str, int]) -> str:
     """``8 are as wanted, 1 differs``."""
     return ", ".join(f"{states[state]} {words[states[state] != 1]}" for state, words in STATES.items() if states[state])
+
+
+def _beside(wrong: t.Sequence[Document]) -> str:
+    """What is wrong with hosts that are as wanted now."""
+    right = [host for host in wrong if host["state"] == "match"]
+    drained, boots = sum(host["drained"] for host in right), sum(host["boot"] != "match" for host in right)
+    return (f", {drained} still drained" if drained else "") + (f", {boots} not after a boot" if boots else "")
 
 
 # --- one host ------------------------------------------------------------------------------------------------------
@@ -184,7 +191,10 @@ def _next(host: Document) -> str:
     if host["boot"] != "match":
         return _NEXT_FOR_BOOT[host["boot"]]
     if host["drained"]:
-        return "It was drained for a change and never taken back: run the playbook gpufleet.mig.mig on it."
+        return (
+            "It was drained for a change and never taken back: run the playbook gpufleet.mig.mig on it, with"
+            " mig_take_over_drain=true where no run for another layout is at work there."
+        )
     return ""
 
 

@@ -40,6 +40,11 @@ _STATES_IN_WORDS = {
 _BUSY, _RESERVED, _IMPOSSIBLE, _CANNOT_TELL, _OTHERWISE = "busy", "reserved", "impossible", "cannot tell", "refused"
 
 PREFLIGHTS = ("strict", "warn", "off")
+# GPUs of which no wish speaks, one and many.
+_LEFT_ALONE = {
+    "unlisted": ("is named by no wish", "are named by no wish"),
+    "without_mig": ("cannot do MIG", "cannot do MIG"),
+}
 _COUNT = re.compile(r"(?P<count>[0-9]{1,7})\s*x\s*(?P<profile>\S+)")
 _SIZE = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)(?P<percent>%)?")
 # What a line of a GPU begins with.
@@ -55,7 +60,8 @@ class Settings(t.NamedTuple):
     """How a rollout goes. ``serial`` has sizes of waves, each a number of hosts or text such as ``10%``.
 
     ``max_fail_percentage`` is 0 to 100, ``pause_between_waves`` in seconds. ``keep_available`` has devices by profile.
-    ``canary`` are hosts or groups as people name them, and hosts of the play once that is resolved.
+    ``canary`` are hosts or groups as people name them, and hosts of the play once that is resolved. ``rollback_of`` is
+    the label that hosts go back from, where only that one is meant.
     """
 
     preflight: str = "strict"
@@ -66,12 +72,17 @@ class Settings(t.NamedTuple):
     canary: tuple[str, ...] = ()
     tolerate_unreachable: bool = False
     take_over_drain: bool = False
+    rollback_of: str = ""
+
+
+_USUAL = Settings()
 
 
 class HostPlan(t.NamedTuple):
     """What one host plans. ``before`` and ``after`` have a line for each GPU, ``devices_*`` MIG devices by profile.
 
     ``reason`` is why it is refused, in a word or two, and ``msg`` the whole sentence. ``boards`` are product names.
+    So many GPUs are named by no wish (``unlisted``), and so many cannot do MIG (``without_mig``).
     """
 
     name: str
@@ -84,6 +95,8 @@ class HostPlan(t.NamedTuple):
     devices_before: t.Mapping[str, int] = {}
     devices_after: t.Mapping[str, int] = {}
     boards: tuple[str, ...] = ()
+    unlisted: int = 0
+    without_mig: int = 0
 
     def as_data(self) -> dict[str, t.Any]:
         """For the result of a task."""
@@ -186,6 +199,12 @@ def names_of(name: str, value: t.Any) -> tuple[str, ...]:
     return tuple(each for each in (str(entry).strip() for entry in _entries(value)) if each)
 
 
+def text_of(name: str, value: t.Any) -> str:
+    """Any value as text."""
+    del name
+    return str(value).strip()
+
+
 def _entries(value: t.Any) -> list[t.Any]:
     if isinstance(value, str):
         return value.split(",")
@@ -202,6 +221,7 @@ _READERS: dict[str, t.Callable[[str, t.Any], t.Any]] = {
     "canary": names_of,
     "tolerate_unreachable": boolean_of,
     "take_over_drain": boolean_of,
+    "rollback_of": text_of,
 }
 VARIABLES = tuple(f"mig_{name}" for name in _READERS)
 
@@ -221,7 +241,7 @@ def hosts_named(
 # --- what hosts plan ----------------------------------------------------------------------------------------------
 
 
-def read_plan(name: str, result: t.Optional[t.Mapping[str, t.Any]], take_over_drain: bool = False) -> HostPlan:
+def read_plan(name: str, result: t.Optional[t.Mapping[str, t.Any]], settings: Settings = _USUAL) -> HostPlan:
     """What a host plans, from the result of mig_config in check mode; None where it was not asked."""
     if result is None:
         return HostPlan(name, "unplanned")
@@ -241,12 +261,19 @@ def read_plan(name: str, result: t.Optional[t.Mapping[str, t.Any]], take_over_dr
         devices_before=_answers.devices(before),
         devices_after=_answers.devices(after),
         boards=tuple(str(gpu.get("name", "")) for gpu in before),
+        unlisted=len(result.get("unlisted") or []),
+        without_mig=len(result.get("without_mig") or []),
     )
     if (result.get("in_progress") or {}).get("running"):
         return plan._replace(state="refused", reason=_BUSY)
     drained_for = str(result.get("drained_for", ""))
-    if drained_for not in ("", plan.label) and not result.get("recovered") and not take_over_drain:
-        msg = f"Another run has drained this host for {drained_for}, and not given it back."
+    only_for = settings.rollback_of if result.get("label_source") == "previous" else ""
+    taken_over = settings.take_over_drain and only_for in ("", drained_for)
+    if drained_for not in ("", plan.label) and not result.get("recovered") and not taken_over:
+        msg = (
+            f"Another run has drained this host for {drained_for}, and not given it back. Wait until it has; if there"
+            " is no such run any more, run again with -e mig_take_over_drain=true."
+        )
         return plan._replace(state="refused", reason="drained", msg=msg)
     return plan._replace(state="refused", reason="pending") if _would_wait(result) else plan
 
@@ -336,7 +363,9 @@ class _Available:
 
     def permits(self, wave: t.Sequence[HostPlan]) -> bool:
         """Whether enough is left while these hosts are out."""
-        return all(self._without(wave)[profile] >= count for profile, count in self._floor.items())
+        left = self._without(wave)
+        # What is short already does not stop a wave that takes nothing of it.
+        return all(left[profile] >= min(count, self._now[profile]) for profile, count in self._floor.items())
 
     def change(self, wave: t.Sequence[HostPlan]) -> None:
         """These hosts are done."""
@@ -348,7 +377,9 @@ class _Available:
         """Why not even this host may be changed now."""
         left = self._without([plan])
         short = [
-            f"{left[profile]} of {count} {profile}" for profile, count in self._floor.items() if left[profile] < count
+            f"{left[profile]} of {count} {profile}"
+            for profile, count in self._floor.items()
+            if left[profile] < min(count, self._now[profile])
         ]
         return (
             f"mig_keep_available permits no wave {number}: with {plan.name} out, {' and '.join(short)} would be left."
@@ -367,6 +398,8 @@ class _Available:
 
 def why_stopped(plans: t.Sequence[HostPlan], settings: Settings) -> str:
     """The sentence that ends the rollout before the first host, or nothing."""
+    if plans and all(plan.state == "unreachable" for plan in plans):
+        return "No host can be reached, and none was touched: look at the inventory and the network, then run again."
     if settings.preflight != "strict":
         return ""
     refused = [plan.name for plan in plans if plan.state == "refused"]
@@ -400,9 +433,18 @@ def table(plans: t.Sequence[HostPlan], found: t.Sequence[t.Sequence[str]], setti
     lines = [f"{counted(len(plans), 'host')}:"]
     counts = counts_by_state(plans)
     lines += [f"  {counts[state]:>6}  {_STATES_IN_WORDS[state]}" for state in STATES if counts[state]]
+    for what, words in _LEFT_ALONE.items():
+        gpus = {plan.name: getattr(plan, what) for plan in plans if getattr(plan, what)}
+        if gpus:
+            one = sum(gpus.values()) == 1
+            said = f"{words[not one]}, and {'stays as it is' if one else 'stay as they are'}"
+            lines += ["", f"{counted(sum(gpus.values()), 'GPU')} of {hosts_in_words(list(gpus))} {said}"]
+    if settings.rollback_of and not counts["change"]:
+        lines += ["", f"no host goes back: none has {settings.rollback_of} by its last change"]
     for state in ("refused", "unreachable"):
         for (reason, said), names in _grouped(plans, state, lambda plan: (plan.reason, plan.msg)).items():
-            lines += ["", f"{_STATES_IN_WORDS[state]} ({reason}), {hosts_in_words(names)}:", f"  {said}"]
+            why = f" ({reason})" if reason not in ("", _OTHERWISE) else ""
+            lines += ["", f"{_STATES_IN_WORDS[state]}{why}, {hosts_in_words(names)}:", f"  {said}"]
     for (_boards, before, after), names in _grouped(
         plans, "change", lambda plan: (plan.boards, plan.before, plan.after)
     ).items():

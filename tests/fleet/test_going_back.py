@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_hosts_go_back_to_what_each_had_before_its_last_change_and_a_second_run_changes_nothing(make_fleet):
     fleet = make_fleet("never", "new", "old", "other")
@@ -53,6 +55,54 @@ def test_a_rollout_that_failed_half_way_is_taken_back_on_the_hosts_that_it_reach
     assert ran.rc == 0, ran.out
     assert set(fleet.writes()) == {"a"}
     assert set(fleet.devices().values()) == {"2x2g.12gb"}
+
+
+@pytest.mark.parametrize(
+    ("playbook", "differently"),
+    [
+        ("rollback", {"mig_rollback": "no", "mig_profile": "all-1g"}),
+        ("baseline", {"mig_profile": "all-1g"}),
+        ("baseline", {"mig_rollback": True}),
+    ],
+)
+def test_an_extra_variable_does_not_make_another_playbook_of_it(make_fleet, playbook, differently):
+    fleet = make_fleet("a")
+    assert fleet.run("mig", mig_profile="all-2g").rc == 0
+    fleet.writes()
+    ran = fleet.run(playbook, **differently)
+    assert ran.rc == 2
+    assert "and this playbook is for" in ran.out
+    assert fleet.writes() == {}
+
+
+def test_a_host_that_another_run_drains_is_left_to_it_but_for_the_label_that_is_taken_back(make_fleet, tmp_path):
+    fleet = make_fleet("a")
+    assert fleet.run("mig", mig_profile="all-2g").rc == 0
+    drained = fleet.folder / "state" / "a" / "drained.json"
+    record = '{"schema": 1, "label": "all-1g"}'
+    drained.write_text(record, encoding="utf-8")
+    given_back = tmp_path / "given-back"
+    hook = tmp_path / "undrain.yml"
+    hook.write_text(
+        f"- ansible.builtin.copy: {{content: '', dest: '{given_back}'}}\n  delegate_to: localhost\n", encoding="utf-8"
+    )
+    hooks = {"mig_drain_tasks": str(hook), "mig_undrain_tasks": str(hook)}
+
+    for of in ({"mig_rollback_of": "zzz"}, {}):
+        ran = fleet.run("rollback", **of, **hooks)
+        assert ran.rc == 2, ran.out
+        assert "Another run has drained this host for all-1g" in ran.out
+    ran = fleet.run("rollback", mig_rollback_of="all-1g")
+    assert ran.rc == 2, "nobody could give it back"
+    assert "without mig_undrain_tasks this run could not give it back" in ran.out
+    assert drained.read_text(encoding="utf-8") == record
+    assert not given_back.exists()
+
+    ran = fleet.run("rollback", mig_rollback_of="all-1g", **hooks)
+    assert ran.rc == 0, ran.out
+    assert given_back.exists()
+    assert not drained.exists()
+    assert fleet.devices() == {"a": "2x2g.12gb"}
 
 
 def test_the_baseline_is_no_mig_anywhere_whatever_the_inventory_wants(make_fleet):

@@ -190,7 +190,7 @@ def test_a_reboot_that_is_allowed_is_planned_and_one_that_is_not_is_refused(make
 
     ran = fleet.run("mig", "--check", **WISH, mig_serial=2)
     assert ran.rc == 2
-    assert "refused (refused), vm:" in ran.out
+    assert "refused, vm:" in ran.out
     assert "set allow_reboot to have it stored" in ran.out
 
 
@@ -234,6 +234,23 @@ def test_a_run_that_finds_no_host_does_not_end_well(make_fleet):
         ran = fleet.run("mig", **WISH, mig_hosts=name)
         assert ran.rc == 2, ran.out
         assert f"mig_hosts is {name}, and no host of the inventory" in ran.out
+    # A name that was misspelled must not mean all hosts, nor one beside the limit of the run that all went well.
+    for arguments, hosts, words in (
+        ((), "{{ leaving }}", "'leaving' is undefined"),
+        (("--limit", "a"), "empty", "No host is both in mig_hosts and within the limit"),
+    ):
+        ran = fleet.run("mig", *arguments, **WISH, mig_hosts=hosts)
+        assert ran.rc, ran.out
+        assert words in ran.out
+    assert fleet.writes() == {}
+
+
+@pytest.mark.parametrize("name", ["mig_profile", "mig_profile_by_gpu", "mig_expected_gpus", "mig_rollback"])
+def test_a_variable_that_is_filled_in_with_one_that_is_not_there_stops_the_run(make_fleet, name):
+    fleet = make_fleet("a")
+    ran = fleet.run("mig", **{**WISH, name: "{{ nope }}"})
+    assert ran.rc == 2
+    assert "'nope' is undefined" in ran.out
     assert fleet.writes() == {}
 
 

@@ -936,9 +936,11 @@ def _writing(path: str) -> t.Iterator[None]:
     try:
         yield
     except OSError as error:
+        helps = "make room, or make its file system writable for root, and run again"
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST):
+            helps = "no folder can be there, so choose another one (state_dir, in roles mig_state_dir)"
         raise StateError(
-            f"{path} cannot be written ({error.strerror}): make room, or make its file system writable for root,"
-            " and run again.",
+            f"{path} cannot be written ({error.strerror}): {helps}.",
             file=path,
             reason="permission" if isinstance(error, PermissionError) else "io",
         ) from None

@@ -57,7 +57,12 @@ def test_files_are_those_whose_variables_are_set():
 
 def test_all_files_of_an_audit():
     document = fleet.audit({"a": MATCH})
-    files = fleet.audit_files(document, {"mig_audit_text": "t", "mig_audit_json": "j", "mig_audit_textfile": "p"})
+    files = fleet.audit_files(document, {"mig_audit_text": "t", "mig_audit_json": "j", "mig_audit_textfile": "p.prom"})
     assert files["t"] == f"{fleet.audit_text(document)}\n"
-    assert files["p"] == fleet.audit_metrics(document)
+    assert files["p.prom"] == fleet.audit_metrics(document)
     assert all(content.endswith("\n") for content in files.values())
+
+
+def test_a_file_that_node_exporter_would_not_read_is_refused():
+    with pytest.raises(AnsibleFilterError, match="'mig.txt', and node_exporter only reads files that end in .prom"):
+        fleet.audit_files(fleet.audit({"a": MATCH}), {"mig_audit_textfile": "mig.txt"})

@@ -480,7 +480,10 @@ def test_a_run_that_finds_another_at_work_says_who_it_is(host):
         checked = host.run(mig_config, check_mode=True, label="all-1g.5gb")
         refused = host.run(mig_config, label="all-1g.5gb", lock_timeout=0)
     assert checked["in_progress"]["running"] is True
-    assert "(mig_config label all-2g.10gb) of bob is running on this node; a real run would wait" in checked["msg"]
+    assert (
+        "(mig_config label all-2g.10gb) of bob is running on this node. What is left to do then cannot be planned"
+        in checked["msg"]
+    )
     assert refused["failed"]
     assert refused["altered"] is False
     assert refused["in_progress"]["who"] == "bob"

@@ -90,7 +90,36 @@ def test_what_a_host_said_puts_it_into_one_state(answer, state, reason):
 
 
 def test_a_drain_of_another_run_can_be_taken_over():
-    assert _rollout.read_plan("a", result(drained=True, drained_for="all-2g"), take_over_drain=True).state == "change"
+    drained = result(drained=True, drained_for="all-2g")
+    assert _rollout.read_plan("a", drained, Settings(take_over_drain=True)).state == "change"
+    assert "mig_take_over_drain=true" in _rollout.read_plan("a", drained).msg
+
+
+def test_who_goes_back_from_one_label_leaves_drains_for_others_alone():
+    goes_back = {**RIGHT, "label_source": "previous", "drained": True, "drained_for": "all-2g"}
+    settings = Settings(take_over_drain=True, rollback_of="all-3g")
+    assert _rollout.read_plan("a", result(**goes_back), settings).reason == "drained"
+    assert _rollout.read_plan("a", result(**goes_back), settings._replace(rollback_of="all-2g")).state == "remember"
+    # It means nothing for a host that does not go back.
+    assert _rollout.read_plan("a", result(drained=True, drained_for="all-2g"), settings).state == "change"
+
+
+def test_the_table_names_gpus_that_are_left_alone_and_a_rollback_of_nothing():
+    plans = [
+        _rollout.read_plan("a", result(**RIGHT, unlisted=[0, 1])),
+        _rollout.read_plan("b", result(**RIGHT, without_mig=[0])),
+    ]
+    told = _rollout.table(plans, [], Settings(rollback_of="al-1g"))
+    assert "2 GPUs of a are named by no wish, and stay as they are" in told
+    assert "1 GPU of b cannot do MIG, and stays as it is" in told
+    assert "no host goes back: none has al-1g by its last change" in told
+
+
+@pytest.mark.parametrize("preflight", ["strict", "warn"])
+def test_a_rollout_that_reaches_nobody_does_not_end_well(preflight):
+    plans = [_rollout.read_plan(name, {"unreachable": True, "msg": "no route"}) for name in "ab"]
+    settings = Settings(preflight=preflight, tolerate_unreachable=True)
+    assert _rollout.why_stopped(plans, settings).startswith("No host can be reached")
 
 
 def test_devices_are_counted_by_profile_over_all_gpus():
@@ -160,6 +189,11 @@ def test_hosts_that_bring_devices_go_before_those_that_take_them_where_the_floor
 def test_a_floor_that_no_wave_can_hold_is_refused_with_what_would_be_left():
     with pytest.raises(BadSetting, match="permits no wave 1: with a out, 0 of 5 1g would be left"):
         made([host("a", before={"1g": 7}, after={"1g": 7})], keep_available={"1g": 5})
+
+
+def test_a_floor_that_is_not_reached_yet_stops_no_wave_that_takes_nothing_of_it():
+    plans = [host("a", after={"1g": 7}), host("b", after={"1g": 7}), host("c", before={"2g": 3}, after={"1g": 7})]
+    assert made(plans, serial=(3,), keep_available={"1g": 100}) == [["a", "b", "c"]]
 
 
 def test_a_thousand_hosts_are_laid_out_under_a_floor():
