@@ -1,0 +1,254 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a Kubernetes node offers for a MIG layout: the resources and labels that NVIDIA's components make of it. Pure.
+
+This file is private to the collection gpufleet.mig and may change at any time.
+
+The rules are those of NVIDIA's device plugin (k8s-device-plugin: internal/rm, go-nvlib) and gpu-feature-discovery
+(internal/lm), seen by running both, 0.20.0 and 0.19.3, on every kind of layout. The two do not always agree: under
+``single`` the plugin compares the attributes of MIG devices and gpu-feature-discovery their names, so that both have to
+be alike, which on one model of GPU is the same.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from collections import Counter
+
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _answers
+
+STRATEGIES = ("none", "single", "mixed")
+PREFIX = "nvidia.com/"
+WHOLE_GPU = f"{PREFIX}gpu"
+
+# The first release of the device plugin that has a resource for each kind of profile. Older ones looked for the plain
+# name within the whole one, and took compute instances that are smaller than their GPU instance.
+EXACT_SINCE = (0, 20)
+
+# The part of a profile's name that says its kind: 1g.5gb+me, 1g.24gb-me, 1g.24gb+gfx, 1g.24gb+me.all.
+_ATTRIBUTE = re.compile(r"[+-].*$")
+_PARTIAL = re.compile(r"\d+c\.")
+_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)?(?:-.*)?")
+_NOT_IN_A_LABEL = re.compile(r"[^A-Za-z0-9-_. ]")
+# Both components pass over it.
+_NOT_COUNTED = ("DGX Display", "NVIDIA DGX Display")
+
+
+class Gpu(t.NamedTuple):
+    """A GPU as Kubernetes sees it: ``mig`` is whether MIG is on, ``devices`` its MIG devices by profile."""
+
+    index: int
+    name: str
+    mig: bool
+    devices: t.Mapping[str, int]
+
+
+class Offer(t.NamedTuple):
+    """What a node offers: number of devices by resource, and the labels that follow from the layout.
+
+    ``refusals`` say why this layout cannot be had with this strategy, ``warnings`` what is not as people may expect; a
+    sentence each. With a refusal there are no resources.
+    """
+
+    resources: t.Mapping[str, int] = {}
+    labels: t.Mapping[str, str] = {}
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def gpus_of(answer: t.Iterable[t.Any]) -> list[Gpu]:
+    """The GPUs in ``before`` or ``after`` of a result of mig_config, brief or not, or in ``gpus`` of mig_info."""
+    return [
+        Gpu(
+            int(gpu.get("gpu", gpu.get("index", 0))),
+            _answers.text(gpu.get("name")),
+            gpu.get("mig_current") is True,
+            _answers.devices([gpu]),
+        )
+        for gpu in map(_answers.mapping, answer)
+    ]
+
+
+def version_of(image: str) -> t.Optional[tuple[int, int]]:
+    """Release of the device plugin by the tag of its image, such as ``(0, 20)``; None where the tag is no version."""
+    found = _VERSION.fullmatch(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def offer(gpus: t.Iterable[Gpu], strategy: str, version: t.Optional[tuple[int, int]] = None) -> Offer:
+    """What the node of these GPUs offers. A version that is not known is taken for a new one."""
+    counted_in = [gpu for gpu in gpus if gpu.name not in _NOT_COUNTED]
+    refusals = tuple(_refusals(counted_in, strategy))
+    if refusals:
+        return Offer(refusals=refusals)
+    exact = version is None or version >= EXACT_SINCE
+    return Offer(
+        resources=_resources(counted_in, strategy, exact),
+        labels=_labels(counted_in, strategy),
+        warnings=tuple(_warnings(counted_in, strategy, version)),
+    )
+
+
+# --- what cannot be had -------------------------------------------------------------------------------------------
+
+
+def _refusals(gpus: t.Sequence[Gpu], strategy: str) -> t.Iterator[str]:
+    on = [gpu for gpu in gpus if gpu.mig]
+    if strategy == "none":
+        if on:
+            yield (
+                f"MIG is on for {_numbers(on)}, and with the strategy none a container would get a whole GPU that it"
+                " cannot use: choose the strategy single or mixed, or a layout without MIG."
+            )
+        return
+    empty = [gpu for gpu in on if not gpu.devices]
+    if empty:
+        yield (
+            f"{_numbers(empty)} would have MIG on and no MIG device, so that the device plugin"
+            f" {'ends with an error' if strategy == 'single' else 'offers nothing of it'}: give it instances, or turn"
+            " MIG off there."
+        )
+    partial = sorted({profile for gpu in on for profile in gpu.devices if _PARTIAL.match(profile)})
+    if partial:
+        yield (
+            f"The device plugin does not offer compute instances that are smaller than their GPU instance"
+            f" ({', '.join(partial)}): choose a layout of whole GPU instances."
+        )
+    if strategy == "single" and on and not empty and not partial:
+        yield from _why_not_single(gpus, on)
+
+
+def _why_not_single(gpus: t.Sequence[Gpu], on: t.Sequence[Gpu]) -> t.Iterator[str]:
+    """With single all MIG devices of the node have one name, ``nvidia.com/gpu``, and so must be alike."""
+    off = [gpu for gpu in gpus if not gpu.mig]
+    profiles = sorted({profile for gpu in on for profile in gpu.devices})
+    boards = sorted({gpu.name for gpu in on})
+    if off:
+        why = f"{_numbers(off)} ({', '.join(sorted({gpu.name for gpu in off}))}) would have no MIG beside GPUs that do"
+    elif len(profiles) > 1:
+        why = f"the MIG devices would be of {len(profiles)} kinds ({', '.join(profiles)})"
+    elif len(boards) > 1:
+        why = f"the MIG devices would be on {len(boards)} models of GPU ({', '.join(boards)})"
+    else:
+        return
+    yield f"The strategy single needs MIG devices that are all alike, and {why}: choose the strategy mixed."
+
+
+def _warnings(gpus: t.Sequence[Gpu], strategy: str, version: t.Optional[tuple[int, int]]) -> t.Iterator[str]:
+    special = sorted({profile for gpu in gpus for profile in gpu.devices if _ATTRIBUTE.search(profile)})
+    if strategy != "mixed" or not special:
+        return
+    names = ", ".join(special)
+    if version is None:
+        yield (
+            f"Which version the device plugin has cannot be told from its image, and before 0.20 it offers {names} as"
+            " the plain profile."
+        )
+    elif version < EXACT_SINCE:
+        yield (
+            f"This device plugin offers {names} as the plain profile, so that pods cannot ask for it: 0.20 has a"
+            " resource of its own for each."
+        )
+
+
+# --- what there is ------------------------------------------------------------------------------------------------
+
+
+def _resources(gpus: t.Sequence[Gpu], strategy: str, exact: bool) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for gpu in gpus:
+        if strategy == "none" or not gpu.mig:
+            found[WHOLE_GPU] += 1
+            continue
+        for profile, count in gpu.devices.items():
+            found[WHOLE_GPU if strategy == "single" else resource_of(profile, exact)] += count
+    return dict(sorted(found.items()))
+
+
+def resource_of(profile: str, exact: bool = True) -> str:
+    """The resource of a profile with the strategy mixed: ``nvidia.com/mig-1g.5gb.me`` for ``1g.5gb+me``."""
+    return f"{PREFIX}mig-{_in_a_label(profile if exact else _ATTRIBUTE.sub('', profile))}"
+
+
+def _labels(gpus: t.Sequence[Gpu], strategy: str) -> dict[str, str]:
+    """Labels of gpu-feature-discovery by which its work can be told. It shows one model of several, at random."""
+    on = [gpu for gpu in gpus if gpu.mig]
+    boards = {gpu.name for gpu in gpus}
+    labels = {} if strategy == "none" else {f"{PREFIX}mig.strategy": strategy}
+    devices = sum((Counter(gpu.devices) for gpu in on), Counter[str]())
+    if strategy == "single" and on:
+        ((profile, count),) = devices.items()
+        product = f"{_product(on[0].name)}-MIG-{_in_a_label(profile)}"
+        return {**labels, **_about_gpus(product, count, 1)}
+    if len(boards) == 1:
+        labels |= _about_gpus(_product(next(iter(boards))), len(gpus), 0 if len(on) == len(gpus) else 1)
+    if strategy == "mixed":
+        for profile, count in sorted(devices.items()):
+            labels[f"{resource_of(profile)}.count"] = str(count)
+    return labels
+
+
+def _about_gpus(product: str, count: int, replicas: int) -> dict[str, str]:
+    values = {"product": product, "count": str(count), "replicas": str(replicas)}
+    return {f"{WHOLE_GPU}.{name}": value for name, value in values.items()}
+
+
+def _product(name: str) -> str:
+    return "-".join(_NOT_IN_A_LABEL.sub("", name).split())
+
+
+def _in_a_label(profile: str) -> str:
+    return profile.replace("+", ".")
+
+
+def _numbers(gpus: t.Sequence[Gpu]) -> str:
+    numbers = ", ".join(str(gpu.index) for gpu in gpus)
+    return f"{'GPU' if len(gpus) == 1 else 'GPUs'} {numbers}"
+
+
+# --- is it there --------------------------------------------------------------------------------------------------
+
+
+def mine(found: t.Mapping[str, t.Any]) -> dict[str, str]:
+    """Those of ``status.allocatable`` or ``metadata.labels`` of a node that are NVIDIA's."""
+    return {name: str(value) for name, value in found.items() if name.startswith(PREFIX)}
+
+
+def missing_resources(wanted: Offer, allocatable: t.Mapping[str, t.Any]) -> list[str]:
+    """What of the resources is not as wanted, a phrase each. A resource that the kubelet keeps with 0 is none."""
+    found = {name: count for name, count in mine(allocatable).items() if count != "0"}
+    wanted_counts = {name: str(count) for name, count in wanted.resources.items()}
+    return [
+        f"{name} is {found.get(name, '0')} and not {wanted_counts.get(name, '0')}"
+        for name in sorted({*found, *wanted_counts})
+        if found.get(name) != wanted_counts.get(name)
+    ]
+
+
+def stale_resources(wanted: Offer, allocatable: t.Mapping[str, t.Any]) -> list[str]:
+    """Resources that are gone and that the kubelet goes on to name, with 0."""
+    return sorted(name for name, count in mine(allocatable).items() if count == "0" and name not in wanted.resources)
+
+
+def missing_labels(wanted: Offer, labels: t.Mapping[str, t.Any]) -> list[str]:
+    """What of the node's labels is not as wanted, a phrase each; also those of profiles that are gone."""
+    found = mine(labels)
+    gone = [name for name in found if re.fullmatch(r"nvidia\.com/mig-.*\.count", name) and name not in wanted.labels]
+    return [
+        *(
+            f"{name} is {found[name]} and not {value}" if name in found else f"{name} is not there and not {value}"
+            for name, value in wanted.labels.items()
+            if found.get(name) != value
+        ),
+        *(f"{name} is {found[name]} and no such device is there" for name in sorted(gone)),
+    ]
+
+
+def in_words(resources: t.Mapping[str, int]) -> str:
+    """``56 nvidia.com/mig-1g.5gb, 1 nvidia.com/gpu``, or that there is nothing."""
+    told = [f"{count} {name}" for name, count in resources.items()]
+    return ", ".join(told) or f"{counted(0, 'device')}"

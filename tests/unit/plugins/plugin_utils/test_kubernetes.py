@@ -1,0 +1,183 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What is foretold for a layout is what NVIDIA's device plugin and gpu-feature-discovery make of it.
+
+kubernetes_seen.json has what both made of 83 layouts with each strategy: version 0.20.0, unmodified, each on a
+simulated node. ``gpus`` are groups of equal GPUs: how many, the model, whether MIG is on, MIG devices by profile.
+``exit`` is the status with which the plugin ended; it goes on where that is null.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _kubernetes
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes import Gpu, Offer
+
+SEEN = json.loads(pathlib.Path(__file__).with_name("kubernetes_seen.json").read_text(encoding="utf-8"))
+CASES = [
+    pytest.param(case["gpus"], strategy, seen, id=f"{case['layout']} {strategy}")
+    for case in SEEN
+    for strategy, seen in case["seen"].items()
+]
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+def gpus_of(groups):
+    each = [(name, on, devices) for count, name, on, devices in groups for _number in range(count)]
+    return [Gpu(index, *gpu) for index, gpu in enumerate(each)]
+
+
+def a100(index=0, mig=True, **devices):
+    return Gpu(index, A100, mig, {name.replace("_", "."): count for name, count in devices.items()})
+
+
+SEVEN = {"1g_5gb": 7}
+
+
+@pytest.mark.parametrize(("groups", "strategy", "seen"), CASES)
+def test_what_is_foretold_is_what_nvidia_makes_of_it(groups, strategy, seen):
+    foretold = _kubernetes.offer(gpus_of(groups), strategy, (0, 20))
+    if foretold.refusals:
+        assert foretold.resources == {}
+        assert is_useless(gpus_of(groups), strategy, seen), foretold.refusals
+        return
+    assert seen["exit"] is None
+    assert foretold.resources == seen["resources"]
+    assert _kubernetes.missing_resources(foretold, {**seen["resources"], "cpu": "8"}) == []
+    assert _kubernetes.missing_labels(foretold, seen["labels"]) == []
+
+
+def is_useless(gpus, strategy, seen):
+    """Whether a node is rightly refused: what NVIDIA's components do with it, or what we want nobody to have."""
+    breaks = seen["exit"] == 1 or seen["labels"].get("nvidia.com/gpu.product", "").endswith("-MIG-INVALID")
+    whole_gpus_that_cannot_be_used = strategy == "none" and any(gpu.mig for gpu in gpus)
+    nothing_of_a_gpu = any(gpu.mig and not gpu.devices for gpu in gpus)
+    partial = any(profile.startswith(("1c", "2c", "4c")) for gpu in gpus for profile in gpu.devices)
+    return breaks or whole_gpus_that_cannot_be_used or nothing_of_a_gpu or partial
+
+
+def test_all_kinds_of_layouts_were_seen():
+    answers = {(strategy, seen["exit"]) for case in SEEN for strategy, seen in case["seen"].items()}
+    assert {("none", None), ("single", None), ("single", 1), ("mixed", None), ("mixed", 1)} <= answers
+    assert len(CASES) == 249
+
+
+# Seen with 0.19.3.
+@pytest.mark.parametrize(
+    ("devices", "resources"),
+    [
+        ({"1g.5gb+me": 1, "1g.5gb": 6}, {"nvidia.com/mig-1g.5gb": 7}),
+        ({"1g.24gb+me.all": 1, "1g.24gb-me": 3}, {"nvidia.com/mig-1g.24gb": 4}),
+        ({"1g.24gb+gfx": 1, "1g.24gb": 3}, {"nvidia.com/mig-1g.24gb": 4}),
+    ],
+)
+def test_a_device_plugin_before_0_20_has_one_resource_for_all_kinds_of_a_profile_and_that_is_told(devices, resources):
+    gpus = [Gpu(0, "a", True, devices)]
+    old = _kubernetes.offer(gpus, "mixed", (0, 19))
+    assert old.resources == resources
+    assert "as the plain profile, so that pods cannot ask for it" in old.warnings[0]
+    unknown = _kubernetes.offer(gpus, "mixed", None)
+    assert unknown.resources == _kubernetes.offer(gpus, "mixed", (0, 20)).resources
+    assert "cannot be told from its image" in unknown.warnings[0]
+    assert _kubernetes.offer(gpus, "mixed", (0, 20)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "strategy", "words"),
+    [
+        ([a100(**SEVEN), a100(1, False)], "none", "MIG is on for GPU 0, and with the strategy none"),
+        ([a100(), a100(1), a100(2, **SEVEN)], "single", "GPUs 0, 1 would have MIG on and no MIG device"),
+        ([a100(**SEVEN), a100(1)], "mixed", "offers nothing of it"),
+        ([a100(**{"1c_3g_20gb": 2})], "mixed", "smaller than their GPU instance (1c.3g.20gb)"),
+        ([a100(**SEVEN), a100(1, False)], "single", f"GPU 1 ({A100}) would have no MIG beside GPUs that do"),
+        ([a100(**SEVEN), a100(1, **{"2g_10gb": 3})], "single", "2 kinds (1g.5gb, 2g.10gb)"),
+        ([a100(**SEVEN), Gpu(1, "NVIDIA H100", True, {"1g.5gb": 7})], "single", "2 models of GPU"),
+    ],
+)
+def test_a_layout_that_a_strategy_cannot_have_is_refused_with_the_gpu_and_what_to_choose(gpus, strategy, words):
+    (refusal,) = _kubernetes.offer(gpus, strategy).refusals
+    assert words in refusal
+    assert any(word in refusal for word in ("choose", "give it instances"))
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("nvcr.io/nvidia/k8s-device-plugin:v0.20.0", (0, 20)),
+        ("registry.example:5000/k8s-device-plugin:v0.17.1-ubi9", (0, 17)),
+        ("k8s-device-plugin:0.14", (0, 14)),
+        ("k8s-device-plugin:v1.2.3@sha256:0123", (1, 2)),
+        ("k8s-device-plugin", None),
+        ("registry.example:5000/k8s-device-plugin", None),
+        ("k8s-device-plugin:latest", None),
+        ("k8s-device-plugin@sha256:0123", None),
+        ("", None),
+    ],
+)
+def test_the_version_of_the_plugin_is_that_of_its_image(image, version):
+    assert _kubernetes.version_of(image) == version
+
+
+def test_gpus_are_read_from_results_brief_or_not():
+    whole = {
+        "gpu": 1,
+        "name": A100,
+        "mig_current": True,
+        "instances": [{"compute_instances": [{"profile": "1g.5gb"}]}, {"compute_instances": []}],
+    }
+    brief = {"gpu": 1, "name": A100, "mig_current": True, "devices": {"1g.5gb": 1}}
+    without_mig = {"index": 0, "name": "Tesla T4", "mig_current": None, "instances": []}
+    assert _kubernetes.gpus_of([without_mig, whole]) == [
+        Gpu(0, "Tesla T4", False, {}),
+        Gpu(1, A100, True, {"1g.5gb": 1}),
+    ]
+    assert _kubernetes.gpus_of([brief]) == _kubernetes.gpus_of([whole])
+
+
+WANTED = Offer(
+    resources={"nvidia.com/mig-1g.5gb": 7},
+    labels={"nvidia.com/mig.strategy": "mixed", "nvidia.com/mig-1g.5gb.count": "7"},
+)
+
+
+def test_a_resource_that_the_kubelet_keeps_with_zero_is_none_and_is_named():
+    kept = {"nvidia.com/mig-1g.5gb": "7", "nvidia.com/gpu": "0", "cpu": "64"}
+    assert _kubernetes.missing_resources(WANTED, kept) == []
+    assert _kubernetes.stale_resources(WANTED, kept) == ["nvidia.com/gpu"]
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "missing"),
+    [
+        ({}, ["nvidia.com/mig-1g.5gb is 0 and not 7"]),
+        ({"nvidia.com/mig-1g.5gb": "0"}, ["nvidia.com/mig-1g.5gb is 0 and not 7"]),
+        (
+            {"nvidia.com/mig-1g.5gb": "6", "nvidia.com/gpu": 1},
+            ["nvidia.com/gpu is 1 and not 0", "nvidia.com/mig-1g.5gb is 6 and not 7"],
+        ),
+    ],
+)
+def test_what_is_missing_or_too_much_is_told(allocatable, missing):
+    assert _kubernetes.missing_resources(WANTED, allocatable) == missing
+
+
+def test_labels_of_before_are_told():
+    before = {"nvidia.com/mig.strategy": "single", "nvidia.com/mig-2g.10gb.count": "3", "example/other": "x"}
+    assert _kubernetes.missing_labels(WANTED, before) == [
+        "nvidia.com/mig.strategy is single and not mixed",
+        "nvidia.com/mig-1g.5gb.count is not there and not 7",
+        "nvidia.com/mig-2g.10gb.count is 3 and no such device is there",
+    ]
+
+
+def test_resources_in_words():
+    assert _kubernetes.in_words({"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 7}) == (
+        "1 nvidia.com/gpu, 7 nvidia.com/mig-1g.5gb"
+    )
+    assert _kubernetes.in_words({}) == "0 devices"
