@@ -1,0 +1,151 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Takes a Kubernetes node out of use and gives it back. It runs on the controller and asks the host nothing."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem
+
+_POLL_SECONDS = 1.0
+_NAMES_SHOWN = 8
+
+Result = dict[str, t.Any]
+
+ARGUMENTS: dict[str, t.Any] = {
+    "name": {"type": "str", "required": True},
+    "state": {"type": "str", "required": True, "choices": ["cordoned", "drained", "uncordoned"]},
+    "run": {"type": "str", "default": "ansible"},
+    "pods": {"type": "str", "choices": ["all", "gpu"], "default": "all"},
+    "force": {"type": "bool", "default": False},
+    "delete_emptydir_data": {"type": "bool", "default": False},
+    "grace_period": {"type": "int"},
+    "timeout": {"type": "float", "default": 600},
+    "auth": {"type": "dict", "default": {}},
+}
+
+
+class Refused(Exception):
+    """The node is not as it was asked for; the message says why, with the next action."""
+
+
+class ActionModule(ActionBase):
+    """The API is asked from here, as kubectl would ask it."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = False
+    _requires_connection = False
+
+    def run(self, tmp: t.Optional[str] = None, task_vars: t.Optional[dict[str, t.Any]] = None) -> dict[str, t.Any]:
+        result: Result = {**super().run(tmp, task_vars), "changed": False}
+        _validated, arguments = self.validate_argument_spec(ARGUMENTS)
+        node = _Node(arguments, check_mode=self._task.check_mode)
+        try:
+            {"cordoned": node.cordon, "drained": node.drain, "uncordoned": node.uncordon}[arguments["state"]]()
+        except (ApiProblem, Refused) as problem:
+            node.result.update(failed=True, msg=str(problem))
+        return {**result, **node.result}
+
+
+class _Node:
+    """One node, and in ``result`` what was done to it so far."""
+
+    def __init__(self, arguments: t.Mapping[str, t.Any], check_mode: bool) -> None:
+        self._arguments = arguments
+        self._name: str = arguments["name"]
+        self._check_mode = check_mode
+        self.result: Result = {"changed": False, "node": self._name}
+
+    def cordon(self) -> None:
+        """No new pod comes; those that are there stay."""
+        self._cordon(Api(self._arguments["auth"]))
+
+    def uncordon(self) -> None:
+        """As it was before a run of ours."""
+        api = Api(self._arguments["auth"])
+        before = _cordon.read(api.node(self._name))
+        changed = self._patch(api, _cordon.to_uncordon)
+        self.result.update(was_unschedulable=before.was_unschedulable if before else None)
+        if before is None:
+            self.result["msg"] = f"Node {self._name} was not cordoned by gpufleet.mig, and stays as it is."
+        else:
+            stays = "stays cordoned, as it was before" if before.was_unschedulable else "takes pods again"
+            self.result["msg"] = f"Node {self._name} {stays}."
+        self.result["changed"] = changed
+
+    def drain(self) -> None:
+        """Nothing is evicted where one of the pods must not be, and no pod is waited for that long."""
+        api = Api(self._arguments["auth"])
+        first = self._leaving(api)
+        if first.blocked:
+            raise Refused(f"Node {self._name} is not drained: {' '.join(first.blocked)}")
+        self._cordon(api)
+        self.result["pods"] = [str(pod) for pod in first.pods]
+        if self._check_mode:
+            self.result["changed"] = self.result["changed"] or any(not pod.leaving for pod in first.pods)
+            return
+        self._evict_all(api)
+
+    def _evict_all(self, api: Api) -> None:
+        give_up_at = time.monotonic() + self._arguments["timeout"]
+        while True:
+            # Again each time: a pod may have come before the scheduler saw the cordon.
+            left = self._leaving(api)
+            if left.blocked:
+                raise Refused(f"Node {self._name} stays cordoned and is not drained: {' '.join(left.blocked)}")
+            refused = self._evict(api, left.pods)
+            if not left.pods:
+                return
+            if time.monotonic() >= give_up_at:
+                raise Refused(self._who_is_left(left.pods, refused))
+            time.sleep(_POLL_SECONDS)
+
+    def _evict(self, api: Api, pods: t.Iterable[_cordon.Pod]) -> dict[str, str]:
+        """Ask the pods to leave that were not asked yet; why they do not, by pod."""
+        refused = {}
+        for pod in pods:
+            if pod.leaving:
+                continue
+            why = api.evict(pod.namespace, pod.name, self._arguments["grace_period"])
+            if why:
+                refused[str(pod)] = why
+            else:
+                self.result["changed"] = True
+        return refused
+
+    def _leaving(self, api: Api) -> _cordon.Leaving:
+        return _cordon.leaving(
+            api.pods_on(self._name),
+            only_gpu=self._arguments["pods"] == "gpu",
+            force=self._arguments["force"],
+            delete_emptydir_data=self._arguments["delete_emptydir_data"],
+        )
+
+    def _cordon(self, api: Api) -> None:
+        before = _cordon.read(api.node(self._name))
+        self.result["found_run"] = before.run if before else ""
+        self.result["changed"] = self._patch(api, lambda node: _cordon.to_cordon(node, self._arguments["run"]))
+
+    def _patch(self, api: Api, patch_for: t.Callable[[dict[str, t.Any]], t.Optional[dict[str, t.Any]]]) -> bool:
+        """Whether the node was patched, or would be in check mode."""
+        if self._check_mode:
+            return patch_for(api.node(self._name)) is not None
+        return api.patch_node(self._name, patch_for)[1]
+
+    def _who_is_left(self, pods: t.Sequence[_cordon.Pod], refused: t.Mapping[str, str]) -> str:
+        told = [f"{pod} ({refused.get(str(pod), 'it was told to end and has not')})" for pod in pods[:_NAMES_SHOWN]]
+        more = len(pods) - len(told)
+        others = f" and {more} more" if more > 0 else ""
+        return (
+            f"Node {self._name} is not drained after {self._arguments['timeout']:g} s, and stays cordoned. Left are"
+            f" {', '.join(told)}{others}. Make room elsewhere or end them yourself, and run again; or give it more time"
+            " (timeout)."
+        )

@@ -1,0 +1,129 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# The code is in plugins/action/kubernetes_node.py: the API is asked from the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: kubernetes_node
+short_description: Take a Kubernetes node out of use for a change, and give it back as it was
+version_added: 0.1.0
+description:
+  - Runs on the controller and asks the Kubernetes API, as C(kubectl) would. Nothing is asked of the host of the task.
+  - A cordon of this module remembers what was before it. One patch makes the node unschedulable and leaves the
+    annotation C(gpufleet.mig/cordon), which names the run and whether the node was cordoned already. V(uncordoned)
+    gives back what this annotation names and nothing else, so that a node which somebody else had cordoned stays so.
+  - The annotation outlives a run that was killed. The next run finds it, keeps what was before the first of the two,
+    and gives the node back.
+  - A node is drained by evictions, so that disruption budgets count. While a budget does not permit an eviction it is
+    asked for again, until O(timeout). Nothing is deleted past a budget.
+  - Pods of daemonsets, static pods and pods that are over stay. If a pod has no controller or keeps data in an
+    C(emptyDir) volume, nothing is evicted and the task fails with their names, unless O(force) or
+    O(delete_emptydir_data) permit it.
+requirements:
+  - on the controller, or in its execution environment, the collection kubernetes.core and the Python package kubernetes
+extends_documentation_fragment:
+  - gpufleet.mig.attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+options:
+  name:
+    description: The name of the node in Kubernetes.
+    type: str
+    required: true
+  state:
+    description: What becomes of the node.
+    type: str
+    required: true
+    choices:
+      cordoned: No new pod comes to it.
+      drained: No new pod comes to it, and its pods have left.
+      uncordoned: It is as it was before this module cordoned it.
+  run:
+    description: A name of the run for others who look at the node.
+    type: str
+    default: ansible
+  pods:
+    description: The pods that have to leave.
+    type: str
+    choices:
+      all: All that C(kubectl drain) would evict.
+      gpu: Those of them that ask for a resource of NVIDIA (C(nvidia.com/...)) or have resource claims.
+    default: all
+  force:
+    description: Whether pods without a controller are evicted too. Nobody makes another of them.
+    type: bool
+    default: false
+  delete_emptydir_data:
+    description: Whether pods with C(emptyDir) volumes are evicted too. What they have there is lost.
+    type: bool
+    default: false
+  grace_period:
+    description: Seconds that a pod gets to end. Default is what each pod says itself.
+    type: int
+  timeout:
+    description: Seconds until all pods must have left.
+    type: float
+    default: 600
+  auth:
+    description:
+      - Options of kubernetes.core for the connection, such as C(kubeconfig), C(context), C(host), C(api_key),
+        C(ca_cert) and C(validate_certs). What is not set comes from the environment (C(K8S_AUTH_...)), from C(~/.kube/config), or
+        from the pod that the controller runs in.
+    type: dict
+    default: {}
+seealso:
+  - module: gpufleet.mig.mig_config
+author:
+  - the gpufleet.mig authors (@gpufleet)
+"""
+
+EXAMPLES = r"""
+- name: Have pods that use GPUs leave a node
+  gpufleet.mig.kubernetes_node:
+    name: "{{ inventory_hostname }}"
+    state: drained
+    pods: gpu
+    run: "{{ awx_job_id | default('by hand') }}"
+    timeout: 1800
+    auth:
+      context: production
+
+- name: Give it back
+  gpufleet.mig.kubernetes_node:
+    name: "{{ inventory_hostname }}"
+    state: uncordoned
+    auth:
+      context: production
+"""
+
+RETURN = r"""
+msg:
+  description: What was done, in one sentence, or why it was not and what to do next.
+  returned: on failure and for O(state=uncordoned)
+  type: str
+node:
+  description: The name of the node.
+  returned: always
+  type: str
+found_run:
+  description: The run whose cordon was found, empty where there was none.
+  returned: for O(state=cordoned) and O(state=drained)
+  type: str
+was_unschedulable:
+  description: Whether the node had been cordoned before, null where it was not cordoned by this module.
+  returned: for O(state=uncordoned)
+  type: bool
+pods:
+  description: The pods that had to leave, as namespace and name.
+  returned: for O(state=drained)
+  type: list
+  elements: str
+"""

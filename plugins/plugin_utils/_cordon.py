@@ -1,0 +1,162 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which patch cordons a Kubernetes node and remembers how it was, and which pods have to leave it. Pure.
+
+This file is private to the collection gpufleet.mig and may change at any time. Nodes and pods are what the API returns
+as JSON.
+
+A node that somebody cordons is marked in one place, ``spec.unschedulable``, which does not say by whom. So the same
+patch leaves an annotation with the run and with what was there before, and only what this annotation names is taken
+back. It outlives a run that was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+ANNOTATION = "gpufleet.mig/cordon"
+_PREFIX = "nvidia.com/"
+_MIRROR = "kubernetes.io/config.mirror"
+_OVER = ("Succeeded", "Failed")
+
+Json = t.Mapping[str, t.Any]
+Patch = dict[str, t.Any]
+
+
+class Cordon(t.NamedTuple):
+    """What the annotation says: whose cordon it is, and whether the node was cordoned before."""
+
+    run: str
+    was_unschedulable: bool
+
+
+class Pod(t.NamedTuple):
+    """A pod that has to leave. ``uid`` tells it from one of the same name that came later."""
+
+    namespace: str
+    name: str
+    uid: str
+    leaving: bool
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Leaving(t.NamedTuple):
+    """The pods that have to leave a node, and a sentence for each that must not be made to."""
+
+    pods: tuple[Pod, ...]
+    blocked: tuple[str, ...]
+
+
+# --- cordon -------------------------------------------------------------------------------------------------------
+
+
+def read(node: Json) -> t.Optional[Cordon]:
+    """The cordon of a run of ours, or None. What cannot be read is taken for one of a node that was in use."""
+    text = _annotations(node).get(ANNOTATION)
+    if text is None:
+        return None
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        return Cordon("", False)
+    return Cordon(str(said.get("run", "")), said.get("was_unschedulable") is True)
+
+
+def to_cordon(node: Json, run: str) -> t.Optional[Patch]:
+    """The patch that cordons a node for a run; None where that is done. It keeps what was before an earlier run."""
+    before = read(node)
+    was = is_cordoned(node) if before is None else before.was_unschedulable
+    wanted = Cordon(run, was)
+    if before == wanted and is_cordoned(node):
+        return None
+    return _patch(node, True, json.dumps(wanted._asdict(), sort_keys=True))
+
+
+def to_uncordon(node: Json) -> t.Optional[Patch]:
+    """The patch that makes a node as it was before a run of ours; None where none has cordoned it."""
+    cordon = read(node)
+    return None if cordon is None else _patch(node, True if cordon.was_unschedulable else None, None)
+
+
+def is_cordoned(node: Json) -> bool:
+    """Whether no new pod comes to this node."""
+    return bool((node.get("spec") or {}).get("unschedulable"))
+
+
+def _patch(node: Json, unschedulable: t.Optional[bool], annotation: t.Optional[str]) -> Patch:
+    """A merge patch for just these two, and for no other node than the one that was read."""
+    return {
+        "metadata": {
+            "resourceVersion": node["metadata"]["resourceVersion"],
+            "annotations": {ANNOTATION: annotation},
+        },
+        "spec": {"unschedulable": unschedulable},
+    }
+
+
+# --- drain --------------------------------------------------------------------------------------------------------
+
+
+def leaving(pods: t.Iterable[Json], *, only_gpu: bool, force: bool, delete_emptydir_data: bool) -> Leaving:
+    """Which of the pods of a node have to leave it, as for ``kubectl drain --ignore-daemonsets``.
+
+    Pods that are over and pods of daemonsets stay, and so do those that the kubelet runs by itself. ``only_gpu`` keeps
+    all that ask for no resource of NVIDIA.
+    """
+    found: list[Pod] = []
+    blocked: list[str] = []
+    for pod in pods:
+        if _stays(pod) or (only_gpu and not asks_for_gpu(pod)):
+            continue
+        metadata = pod["metadata"]
+        each = Pod(metadata["namespace"], metadata["name"], metadata["uid"], "deletionTimestamp" in metadata)
+        found.append(each)
+        if not each.leaving:
+            blocked += _reasons(each, pod, force, delete_emptydir_data)
+    return Leaving(tuple(found), tuple(blocked))
+
+
+def asks_for_gpu(pod: Json) -> bool:
+    """Whether a container of this pod has a device of NVIDIA's device plugin, or a claim of the DRA driver."""
+    spec = pod.get("spec") or {}
+    containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+    asked = [
+        name
+        for container in containers
+        for kind in ("limits", "requests")
+        for name in ((container.get("resources") or {}).get(kind) or {})
+    ]
+    return any(name.startswith(_PREFIX) for name in asked) or bool(spec.get("resourceClaims"))
+
+
+def _stays(pod: Json) -> bool:
+    over = (pod.get("status") or {}).get("phase") in _OVER
+    return over or _MIRROR in _annotations(pod) or any(owner.get("kind") == "DaemonSet" for owner in _owners(pod))
+
+
+def _reasons(each: Pod, pod: Json, force: bool, delete_emptydir_data: bool) -> t.Iterator[str]:
+    """Why this pod must not be evicted, a sentence each."""
+    if not force and not any(owner.get("controller") for owner in _owners(pod)):
+        yield f"pod {each} has no controller that would make another of it: end it yourself, or set force."
+    volumes = (pod.get("spec") or {}).get("volumes") or []
+    local = [volume["name"] for volume in volumes if "emptyDir" in volume]
+    if local and not delete_emptydir_data:
+        yield (
+            f"pod {each} would lose what it has in {', '.join(local)} (emptyDir): end it yourself, or set"
+            " delete_emptydir_data."
+        )
+
+
+def _owners(pod: Json) -> t.Sequence[Json]:
+    return pod["metadata"].get("ownerReferences") or []
+
+
+def _annotations(item: Json) -> t.Mapping[str, str]:
+    return item["metadata"].get("annotations") or {}

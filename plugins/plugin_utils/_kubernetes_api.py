@@ -1,0 +1,119 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The few questions and orders that this collection has for a Kubernetes API, each bounded, as plain JSON.
+
+This file is private to the collection gpufleet.mig and may change at any time. The connection is that of
+kubernetes.core, with its options and its environment variables.
+"""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+Json = dict[str, t.Any]
+
+# Seconds to connect, and to wait for an answer.
+_PATIENCE = (5, 30)
+_NOT_FOUND, _CONFLICT, _TOO_MANY = 404, 409, 429
+_ATTEMPTS = 10
+
+_NEEDS = (
+    "The controller, or its execution environment, lacks {what}: install the collection kubernetes.core and the Python"
+    " package kubernetes there."
+)
+
+
+class ApiProblem(Exception):
+    """The API cannot be asked, or refuses; the message is a sentence. ``status`` is that of HTTP, 0 without one."""
+
+    def __init__(self, sentence: str, status: int = 0) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Api:
+    """A Kubernetes API server."""
+
+    def __init__(self, auth: t.Mapping[str, t.Any]) -> None:
+        """Raises ApiProblem."""
+        try:
+            from kubernetes.client import CoreV1Api
+
+            from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
+        except ImportError as error:
+            raise ApiProblem(_NEEDS.format(what=error.name or error)) from error
+        try:
+            self._core = CoreV1Api(get_api_client(**auth).client.client)
+        except Exception as error:  # kubernetes.core has no class of its own for all that can be wrong with options
+            raise ApiProblem(f"No connection to Kubernetes can be made of auth: {error}") from error
+
+    def node(self, name: str) -> Json:
+        """A node. Raises ApiProblem, with status 404 where there is none."""
+        return self._ask(f"read node {name}", self._core.read_node, name)
+
+    def patch_node(self, name: str, patch_for: t.Callable[[Json], t.Optional[Json]]) -> tuple[Json, bool]:
+        """Patch a node with what ``patch_for`` makes of it, which is None where nothing is to be done.
+
+        The patch names the version that it was made for. Where somebody else was quicker it is made anew.
+        """
+        for _attempt in range(_ATTEMPTS):
+            node = self.node(name)
+            patch = patch_for(node)
+            if patch is None:
+                return node, False
+            try:
+                return self._ask(f"patch node {name}", self._core.patch_node, name, body=patch), True
+            except ApiProblem as problem:
+                if problem.status != _CONFLICT:
+                    raise
+        raise ApiProblem(
+            f"Node {name} was changed by others each time that it was to be patched: run again.", _CONFLICT
+        )
+
+    def pods_on(self, node: str) -> list[Json]:
+        """All pods of a node."""
+        found = self._ask(
+            f"list the pods of node {node}",
+            self._core.list_pod_for_all_namespaces,
+            field_selector=f"spec.nodeName={node}",
+        )
+        return list(found["items"])
+
+    def evict(self, namespace: str, name: str, grace_period: t.Optional[int]) -> str:
+        """Ask for a pod to leave. Returns why not now, where that would break a disruption budget."""
+        body: Json = {"metadata": {"namespace": namespace, "name": name}}
+        if grace_period is not None:
+            body["deleteOptions"] = {"gracePeriodSeconds": grace_period}
+        try:
+            self._ask(f"evict pod {namespace}/{name}", self._core.create_namespaced_pod_eviction, name, namespace, body)
+        except ApiProblem as problem:
+            if problem.status == _TOO_MANY:
+                return str(problem)
+            if problem.status != _NOT_FOUND:
+                raise
+        return ""
+
+    def _ask(self, what: str, call: t.Callable[..., t.Any], *arguments: t.Any, **options: t.Any) -> Json:
+        """Raises ApiProblem with what was to be done and what the server, or the network, said."""
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            answer = call(*arguments, **options, _preload_content=False, _request_timeout=_PATIENCE)
+            found: Json = json.loads(answer.data)
+        except ApiException as error:
+            raise ApiProblem(f"Kubernetes did not {what}: {_said(error)}", error.status or 0) from error
+        except (HTTPError, OSError, ValueError) as error:
+            raise ApiProblem(f"Kubernetes did not {what}: {error}") from error
+        return found
+
+
+def _said(error: t.Any) -> str:
+    """The message of a Status, which is what a server answers; otherwise the reason that HTTP gives."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason)

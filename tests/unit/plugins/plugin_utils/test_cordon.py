@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A cordon remembers what was before it, and only pods that may leave are made to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon
+
+
+def node(unschedulable=None, annotation=None):
+    annotations = {"other": "stays", **({} if annotation is None else {_cordon.ANNOTATION: annotation})}
+    return {
+        "metadata": {"name": "n", "resourceVersion": "7", "annotations": annotations},
+        "spec": {} if unschedulable is None else {"unschedulable": unschedulable},
+    }
+
+
+def patched(found, patch):
+    """What a merge patch makes of a node."""
+    annotations = {**found["metadata"]["annotations"], **patch["metadata"]["annotations"]}
+    spec = {**found["spec"], **patch["spec"]}
+    return {
+        "metadata": {**found["metadata"], "annotations": {k: v for k, v in annotations.items() if v is not None}},
+        "spec": {k: v for k, v in spec.items() if v is not None},
+    }
+
+
+@pytest.mark.parametrize("before", [None, True])
+def test_a_node_is_given_back_as_it_was(before):
+    found = node(before)
+    cordoned = patched(found, _cordon.to_cordon(found, "run-1"))
+    assert _cordon.is_cordoned(cordoned)
+    assert _cordon.read(cordoned) == ("run-1", bool(before))
+    assert _cordon.to_cordon(cordoned, "run-1") is None
+    assert patched(cordoned, _cordon.to_uncordon(cordoned)) == found
+
+
+def test_a_cordon_of_somebody_else_is_not_taken_back():
+    assert _cordon.to_uncordon(node(True)) is None
+    assert _cordon.to_uncordon(node()) is None
+
+
+@pytest.mark.parametrize("before", [None, True])
+def test_the_cordon_of_a_run_that_was_killed_is_taken_over_with_what_was_before_it(before):
+    found = node(before)
+    first = patched(found, _cordon.to_cordon(found, "killed"))
+    second = patched(first, _cordon.to_cordon(first, "next"))
+    assert _cordon.read(second) == ("next", bool(before))
+    assert patched(second, _cordon.to_uncordon(second)) == found
+
+
+def test_a_node_that_somebody_uncordoned_meanwhile_is_cordoned_again():
+    found = node()
+    cordoned = patched(found, _cordon.to_cordon(found, "run"))
+    del cordoned["spec"]["unschedulable"]
+    assert _cordon.to_cordon(cordoned, "run")["spec"] == {"unschedulable": True}
+
+
+@pytest.mark.parametrize("annotation", ["", "{", "[]", "null", '{"was_unschedulable": "yes"}'])
+def test_an_annotation_that_cannot_be_read_does_not_keep_a_node_cordoned(annotation):
+    assert _cordon.read(node(True, annotation)).was_unschedulable is False
+    assert _cordon.to_uncordon(node(True, annotation))["spec"] == {"unschedulable": None}
+
+
+def test_a_patch_is_for_the_version_that_was_read_and_touches_nothing_else():
+    patch = _cordon.to_cordon(node(), "run")
+    assert patch == {
+        "metadata": {
+            "resourceVersion": "7",
+            "annotations": {_cordon.ANNOTATION: json.dumps({"run": "run", "was_unschedulable": False})},
+        },
+        "spec": {"unschedulable": True},
+    }
+
+
+def pod(name="p", owner="ReplicaSet", resources=None, phase="Running", **differently):
+    owners = [{"kind": owner, "controller": True}] if owner else []
+    metadata = {"namespace": "team", "name": name, "uid": f"uid-{name}", "ownerReferences": owners}
+    spec = {"containers": [{"resources": resources or {}}], **differently.pop("spec", {})}
+    return {"metadata": {**metadata, **differently}, "spec": spec, "status": {"phase": phase}}
+
+
+def leaving(*pods, **options):
+    return _cordon.leaving(pods, **{"only_gpu": False, "force": False, "delete_emptydir_data": False, **options})
+
+
+@pytest.mark.parametrize(
+    "stays",
+    [
+        pod(owner="DaemonSet"),
+        pod(owner="Node", annotations={"kubernetes.io/config.mirror": "x"}),
+        pod(phase="Succeeded"),
+        pod(phase="Failed", owner=None),
+    ],
+)
+def test_pods_that_kubectl_drain_leaves_alone_stay(stays):
+    assert leaving(stays) == ((), ())
+
+
+GPU = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("each", "is_one"),
+    [
+        (pod(resources=GPU), True),
+        (pod(resources={"requests": {"nvidia.com/gpu": 1}}), True),
+        (pod(spec={"initContainers": [{"resources": GPU}]}), True),
+        (pod(spec={"resourceClaims": [{"name": "gpu"}]}), True),
+        (pod(resources={"limits": {"cpu": "1"}}), False),
+        (pod(resources=None, spec={"initContainers": None}), False),
+    ],
+)
+def test_pods_that_have_gpus_are_told_from_others(each, is_one):
+    assert _cordon.asks_for_gpu(each) is is_one
+    assert bool(leaving(each, only_gpu=True).pods) is is_one
+    assert len(leaving(each).pods) == 1
+
+
+def test_a_pod_that_nobody_would_make_again_is_not_evicted_unless_that_is_permitted():
+    alone = pod("alone", owner=None)
+    (reason,) = leaving(alone).blocked
+    assert reason == "pod team/alone has no controller that would make another of it: end it yourself, or set force."
+    assert leaving(alone, force=True).blocked == ()
+
+
+def test_a_pod_that_would_lose_data_is_not_evicted_unless_that_is_permitted():
+    keeps = pod("keeps", spec={"volumes": [{"name": "cache", "emptyDir": {}}, {"name": "c", "configMap": {}}]})
+    (reason,) = leaving(keeps).blocked
+    assert "would lose what it has in cache (emptyDir)" in reason
+    assert leaving(keeps, delete_emptydir_data=True).blocked == ()
+
+
+def test_a_pod_that_leaves_already_is_waited_for_and_blocks_nothing():
+    found = leaving(pod("going", owner=None, deletionTimestamp="2026-01-31T00:00:00Z"))
+    assert [(str(each), each.leaving) for each in found.pods] == [("team/going", True)]
+    assert found.blocked == ()
