@@ -23,6 +23,8 @@ _CANARY_GROUP = "mig_canary"
 # What a playbook around gpufleet.mig.mig is for, as variables that it sets.
 _SAYS = "__mig_playbook_says"
 _WAVE_TASKS = "mig_wave_tasks"
+# What the scheduler of the hosts has to say to their plans, registered by the task before this one.
+_SCHEDULER = "__mig_scheduler"
 
 
 class ActionModule(ActionBase):
@@ -56,7 +58,8 @@ def _rollout_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     _require_what_the_playbook_says(variables)
     _require_files(variables.get(_WAVE_TASKS))
     settings = _settings(variables, hosts)
-    plans = [_plan_of(host, name, settings) for name, host in hosts.items()]
+    scheduler = (variables.get(_SCHEDULER) or {}).get("hosts") or {}
+    plans = [_plan_of(host, name, settings, scheduler) for name, host in hosts.items()]
     stopped = _rollout.why_stopped(plans, settings)
     waves = [] if stopped else _rollout.waves(_rollout.in_order(plans, settings.canary), plans, settings)
     Display().display(_rollout.table(plans, waves, settings))
@@ -115,9 +118,10 @@ class _Variables:
         self.settings = {variable: rendered[variable] for variable in given}
 
 
-def _plan_of(host: _Variables, name: str, settings: Settings) -> HostPlan:
+def _plan_of(host: _Variables, name: str, settings: Settings, scheduler: t.Mapping[str, t.Any]) -> HostPlan:
     result = None if settings.preflight == "off" else host.plan
-    return _rollout.read_plan(name, result, settings)
+    plan = _rollout.read_plan(name, result, settings)
+    return _rollout.with_scheduler(plan, scheduler[name]) if name in scheduler else plan
 
 
 def _settings(variables: t.Mapping[str, t.Any], hosts: t.Mapping[str, _Variables]) -> Settings:

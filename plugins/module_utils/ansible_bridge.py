@@ -87,7 +87,7 @@ def brief(result: Result, params: Params) -> Result:
 def _brief_gpu(gpu: Result) -> Result:
     computing = [compute for instance in gpu.get("instances", ()) for compute in instance["compute_instances"]]
     devices = dict(collections.Counter(compute["profile"] for compute in computing))
-    return {"gpu": gpu["gpu"], "name": gpu["name"], "layout": gpu["layout"], "devices": devices}
+    return {key: gpu[key] for key in ("gpu", "name", "mig_current", "layout")} | {"devices": devices}
 
 
 def failure(error: MigError) -> Result:

@@ -22,10 +22,9 @@ description:
   - Pods of daemonsets, static pods and pods that are over stay. If a pod has no controller or keeps data in an
     C(emptyDir) volume, nothing is evicted and the task fails with their names, unless O(force) or
     O(delete_emptydir_data) permit it.
-requirements:
-  - on the controller, or in its execution environment, the collection kubernetes.core and the Python package kubernetes
 extends_documentation_fragment:
   - gpufleet.mig.attributes
+  - gpufleet.mig.kubernetes
 attributes:
   check_mode:
     support: full
@@ -72,13 +71,6 @@ options:
     description: Seconds until all pods must have left.
     type: float
     default: 600
-  auth:
-    description:
-      - Options of kubernetes.core for the connection, such as C(kubeconfig), C(context), C(host), C(api_key),
-        C(ca_cert) and C(validate_certs). What is not set comes from the environment (C(K8S_AUTH_...)), from C(~/.kube/config), or
-        from the pod that the controller runs in.
-    type: dict
-    default: {}
 seealso:
   - module: gpufleet.mig.mig_config
 author:

@@ -210,6 +210,113 @@ def _numbers(gpus: t.Sequence[Gpu]) -> str:
     return f"{'GPU' if len(gpus) == 1 else 'GPUs'} {numbers}"
 
 
+# --- what a node says ---------------------------------------------------------------------------------------------
+
+
+class Plugin(t.NamedTuple):
+    """The device plugin of a node, by its pod. What its pod does not say is empty, or None."""
+
+    pod: str
+    ready: bool
+    strategy: str
+    version: t.Optional[tuple[int, int]]
+
+
+class Says(t.NamedTuple):
+    """What Kubernetes has to say to the plan of a host: what its node offers now and afterwards."""
+
+    strategy: str
+    before: Offer
+    after: Offer
+    refusals: tuple[str, ...]
+    warnings: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def plugin_of(pods: t.Iterable[t.Mapping[str, t.Any]], node: str) -> t.Optional[Plugin]:
+    """The device plugin of this node among these pods; of several the one that is ready."""
+    found = [_plugin(pod) for pod in pods if (pod.get("spec") or {}).get("nodeName") == node]
+    return max(found, key=lambda plugin: plugin.ready, default=None)
+
+
+def _plugin(pod: t.Mapping[str, t.Any]) -> Plugin:
+    containers = (pod.get("spec") or {}).get("containers") or []
+    strategies = [strategy for container in containers for strategy in [_strategy_of(container)] if strategy]
+    versions = [version_of(str(container.get("image", ""))) for container in containers]
+    metadata = pod["metadata"]
+    return Plugin(
+        f"{metadata['namespace']}/{metadata['name']}",
+        is_ready(pod),
+        strategies[0] if strategies else "",
+        next((version for version in versions if version), None),
+    )
+
+
+def _strategy_of(container: t.Mapping[str, t.Any]) -> str:
+    """From the arguments, which win over the environment there."""
+    words = [str(word) for word in [*(container.get("command") or []), *(container.get("args") or [])]]
+    for word, following in zip(words, [*words[1:], ""]):
+        option, has_value, value = word.partition("=")
+        if option == "--mig-strategy":
+            return value if has_value else following
+    environment = {entry.get("name"): entry.get("value") for entry in container.get("env") or []}
+    return str(environment.get("MIG_STRATEGY") or "")
+
+
+def is_ready(pod: t.Mapping[str, t.Any]) -> bool:
+    """Whether a pod runs, is ready, and is not about to go."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def says(
+    name: str,
+    node: t.Optional[t.Mapping[str, t.Any]],
+    plugin: t.Optional[Plugin],
+    before: t.Sequence[Gpu],
+    after: t.Sequence[Gpu],
+    strategy: str = "",
+) -> Says:
+    """What Kubernetes says of a host that has ``before`` and shall have ``after``.
+
+    ``strategy`` is the one that people set; empty for that of the node's device plugin, or of its label. ``missing`` is
+    what the node does not offer of what it has now.
+    """
+    nothing = Offer()
+    if node is None:
+        sentence = f"Kubernetes has no node {name}: set kubernetes_node to what 'kubectl get nodes' calls this host."
+        return Says("", nothing, nothing, (sentence,), (), ())
+    labels = node["metadata"].get("labels") or {}
+    runs_with = (plugin.strategy if plugin else "") or str(labels.get(f"{PREFIX}mig.strategy", ""))
+    chosen = strategy or runs_with
+    if chosen not in STRATEGIES:
+        return Says(chosen, nothing, nothing, (_strategy_unknown(name, chosen, plugin),), (), ())
+    if plugin and plugin.strategy and plugin.strategy != chosen:
+        sentence = (
+            f"The device plugin of node {name} ({plugin.pod}) runs with the strategy {plugin.strategy}, and"
+            f" kubernetes_strategy is {chosen}: give the plugin that strategy first, or leave kubernetes_strategy out."
+        )
+        return Says(chosen, nothing, nothing, (sentence,), (), ())
+    version = plugin.version if plugin else None
+    now, then = offer(before, chosen, version), offer(after, chosen, version)
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    missing = tuple(missing_resources(now, allocatable))
+    return Says(chosen, now, then, then.refusals, then.warnings, missing)
+
+
+def _strategy_unknown(name: str, strategy: str, plugin: t.Optional[Plugin]) -> str:
+    if strategy:
+        return f"The strategy of node {name} is {strategy!r}, and must be one of {', '.join(STRATEGIES)}."
+    where = (
+        f"the device plugin of node {name} ({plugin.pod})" if plugin else f"node {name}, which has no device plugin,"
+    )
+    return (
+        f"What {where} makes of MIG cannot be told: set kubernetes_strategy to none, single or mixed, and"
+        " kubernetes_plugin_selector to the labels of its pods where these are your own."
+    )
+
+
 # --- is it there --------------------------------------------------------------------------------------------------
 
 

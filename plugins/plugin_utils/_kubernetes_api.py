@@ -73,6 +73,18 @@ class Api:
             f"Node {name} was changed by others each time that it was to be patched: run again.", _CONFLICT
         )
 
+    def nodes(self) -> dict[str, Json]:
+        """All nodes, by name."""
+        found = self._ask("list the nodes", self._core.list_node)
+        return {node["metadata"]["name"]: node for node in found["items"]}
+
+    def pods(self, selector: str) -> list[Json]:
+        """The pods of all namespaces that a label selector means."""
+        found = self._ask(
+            f"list the pods with {selector}", self._core.list_pod_for_all_namespaces, label_selector=selector
+        )
+        return list(found["items"])
+
     def pods_on(self, node: str) -> list[Json]:
         """All pods of a node."""
         found = self._ask(

@@ -38,6 +38,7 @@ _STATES_IN_WORDS = {
 }
 # Why hosts cannot be changed as they are, for the table.
 _BUSY, _RESERVED, _IMPOSSIBLE, _CANNOT_TELL, _OTHERWISE = "busy", "reserved", "impossible", "cannot tell", "refused"
+_SCHEDULER = "scheduler"
 
 PREFLIGHTS = ("strict", "warn", "off")
 # GPUs of which no wish speaks, one and many.
@@ -82,7 +83,8 @@ class HostPlan(t.NamedTuple):
     """What one host plans. ``before`` and ``after`` have a line for each GPU, ``devices_*`` MIG devices by profile.
 
     ``reason`` is why it is refused, in a word or two, and ``msg`` the whole sentence. ``boards`` are product names.
-    So many GPUs are named by no wish (``unlisted``), and so many cannot do MIG (``without_mig``).
+    So many GPUs are named by no wish (``unlisted``), and so many cannot do MIG (``without_mig``). ``offers`` is what
+    the scheduler has of the host before and after, in words, and ``notes`` are what it warns of.
     """
 
     name: str
@@ -97,6 +99,8 @@ class HostPlan(t.NamedTuple):
     boards: tuple[str, ...] = ()
     unlisted: int = 0
     without_mig: int = 0
+    offers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, t.Any]:
         """For the result of a task."""
@@ -278,6 +282,22 @@ def read_plan(name: str, result: t.Optional[t.Mapping[str, t.Any]], settings: Se
     return plan._replace(state="refused", reason="pending") if _would_wait(result) else plan
 
 
+def with_scheduler(plan: HostPlan, said: t.Mapping[str, t.Any]) -> HostPlan:
+    """The plan with what the scheduler of the host has to say. It refuses a change, and nothing that is there."""
+    plan = plan._replace(
+        offers=tuple(in_words for in_words in (_offer(said.get("before")), _offer(said.get("after")))),
+        notes=tuple(map(str, said.get("warnings") or ())),
+    )
+    refusals = [str(each) for each in said.get("refusals") or ()]
+    if not refusals or plan.state != "change":
+        return plan._replace(notes=(*plan.notes, *refusals))
+    return plan._replace(state="refused", reason=_SCHEDULER, msg=" ".join(refusals))
+
+
+def _offer(resources: t.Any) -> str:
+    return ", ".join(f"{count} {name}" for name, count in (resources or {}).items()) or "nothing"
+
+
 def _state(result: t.Mapping[str, t.Any]) -> str:
     if result["verdict"] != "match" or result.get("recovered"):
         return "change"
@@ -445,11 +465,14 @@ def table(plans: t.Sequence[HostPlan], found: t.Sequence[t.Sequence[str]], setti
         for (reason, said), names in _grouped(plans, state, lambda plan: (plan.reason, plan.msg)).items():
             why = f" ({reason})" if reason not in ("", _OTHERWISE) else ""
             lines += ["", f"{_STATES_IN_WORDS[state]}{why}, {hosts_in_words(names)}:", f"  {said}"]
-    for (_boards, before, after), names in _grouped(
-        plans, "change", lambda plan: (plan.boards, plan.before, plan.after)
+    for (_boards, before, after, offers), names in _grouped(
+        plans, "change", lambda plan: (plan.boards, plan.before, plan.after, plan.offers)
     ).items():
         lines += ["", f"to change, {hosts_in_words(names)}:"]
         lines += [f"  {line}" for line in pictures(before, after)]
+        lines += [f"  for the scheduler {' -> '.join(offers)}"] if offers else []
+    for note in dict.fromkeys(note for plan in plans for note in plan.notes):
+        lines += ["", f"note, {hosts_in_words([plan.name for plan in plans if note in plan.notes])}:", f"  {note}"]
     lines += ["", *_course(found, settings)] if found else []
     return "\n".join(map(printable, lines))
 

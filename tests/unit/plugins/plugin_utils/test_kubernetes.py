@@ -181,3 +181,81 @@ def test_resources_in_words():
         "1 nvidia.com/gpu, 7 nvidia.com/mig-1g.5gb"
     )
     assert _kubernetes.in_words({}) == "0 devices"
+
+
+# --- what a node says ---------------------------------------------------------------------------------------------
+
+
+def pod(name="plugin-1", node="n1", ready="True", image="k8s-device-plugin:v0.20.0", **container):
+    return {
+        "metadata": {"namespace": "gpu", "name": name},
+        "spec": {"nodeName": node, "containers": [{"image": image, **container}]},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("container", "strategy"),
+    [
+        ({"env": [{"name": "MIG_STRATEGY", "value": "mixed"}]}, "mixed"),
+        ({"args": ["--mig-strategy=single"]}, "single"),
+        ({"command": ["nvidia-device-plugin", "--mig-strategy", "none"]}, "none"),
+        ({"args": ["--mig-strategy=single"], "env": [{"name": "MIG_STRATEGY", "value": "mixed"}]}, "single"),
+        ({"args": ["--mig-strategy"]}, ""),
+        ({"env": [{"name": "MIG_STRATEGY", "valueFrom": {}}]}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_strategy_is_what_the_plugin_of_the_node_was_started_with(container, strategy):
+    others = [pod(node="n2", args=["--mig-strategy=none"])]
+    plugin = _kubernetes.plugin_of([*others, pod(**container)], "n1")
+    assert plugin == ("gpu/plugin-1", True, strategy, (0, 20))
+
+
+def test_of_two_pods_of_a_node_the_one_that_is_ready_counts():
+    pods = [pod("old", ready="False", args=["--mig-strategy=none"]), pod("new", args=["--mig-strategy=mixed"])]
+    assert _kubernetes.plugin_of(pods, "n1").pod == "gpu/new"
+    assert _kubernetes.plugin_of(pods, "n3") is None
+
+
+def node(labels=None, **allocatable):
+    named = {f"nvidia.com/{name.replace('__', '-').replace('_', '.')}": count for name, count in allocatable.items()}
+    return {"metadata": {"name": "n1", "labels": labels or {}}, "status": {"allocatable": named}}
+
+
+MIXED = _kubernetes.plugin_of([pod(args=["--mig-strategy=mixed"])], "n1")
+OFF = [a100(mig=False)]
+
+
+def test_a_plan_comes_with_what_the_node_offers_before_and_after():
+    says = _kubernetes.says("n1", node(gpu="1"), MIXED, OFF, [a100(**SEVEN)])
+    assert (says.strategy, says.refusals, says.missing) == ("mixed", (), ())
+    assert says.before.resources == {"nvidia.com/gpu": 1}
+    assert says.after.resources == {"nvidia.com/mig-1g.5gb": 7}
+
+
+def test_a_node_that_does_not_offer_what_it_has_is_told():
+    says = _kubernetes.says("n1", node(gpu="0"), MIXED, OFF, OFF)
+    assert says.missing == ("nvidia.com/gpu is 0 and not 1",)
+
+
+@pytest.mark.parametrize(
+    ("seen", "plugin", "strategy", "words"),
+    [
+        (None, MIXED, "", "Kubernetes has no node n1: set kubernetes_node"),
+        (node(), None, "", "node n1, which has no device plugin, makes of MIG cannot be told: set kubernetes_strategy"),
+        (node(), MIXED._replace(strategy=""), "", "the device plugin of node n1 (gpu/plugin-1) makes of MIG"),
+        (node(), MIXED._replace(strategy="both"), "", "is 'both', and must be one of none, single, mixed"),
+        (node(), MIXED, "single", "runs with the strategy mixed, and kubernetes_strategy is single"),
+        (node(), MIXED._replace(strategy="none"), "", "with the strategy none a container would get a whole GPU"),
+    ],
+)
+def test_a_node_that_cannot_have_the_layout_or_of_which_too_little_is_known_is_refused(seen, plugin, strategy, words):
+    (refusal,) = _kubernetes.says("n1", seen, plugin, OFF, [a100(**SEVEN)], strategy).refusals
+    assert words in refusal
+
+
+def test_without_a_plugin_the_label_of_the_node_or_people_say_the_strategy():
+    labelled = node({"nvidia.com/mig.strategy": "mixed"})
+    assert _kubernetes.says("n1", labelled, None, OFF, OFF).strategy == "mixed"
+    assert _kubernetes.says("n1", node(), None, OFF, OFF, "single").strategy == "single"

@@ -254,3 +254,29 @@ def test_settings_are_read_as_typed_values_and_as_text(name, value, means):
 def test_a_size_of_a_wave_that_is_none_is_refused(value):
     with pytest.raises(BadSetting, match="mig_serial"):
         _rollout.settings_of({"mig_serial": value})
+
+
+# --- what the scheduler says --------------------------------------------------------------------------------------
+
+SAID = {"before": {"nvidia.com/gpu": 1}, "after": {"nvidia.com/mig-1g.6gb": 4}, "refusals": [], "warnings": []}
+
+
+def test_the_table_shows_what_the_scheduler_will_have():
+    plan = _rollout.with_scheduler(_rollout.read_plan("a", result()), SAID)
+    told = _rollout.table([plan], [["a"]], Settings())
+    assert "for the scheduler 1 nvidia.com/gpu -> 4 nvidia.com/mig-1g.6gb" in told
+
+
+def test_a_change_that_the_scheduler_cannot_do_with_is_refused_before_any_drain():
+    said = {**SAID, "refusals": ["single needs MIG devices that are all alike."]}
+    plan = _rollout.with_scheduler(_rollout.read_plan("a", result()), said)
+    assert (plan.state, plan.reason, plan.msg) == ("refused", "scheduler", said["refusals"][0])
+    # What is there already is only told.
+    right = _rollout.with_scheduler(_rollout.read_plan("a", result(**RIGHT)), said)
+    assert (right.state, right.notes) == ("right", tuple(said["refusals"]))
+
+
+def test_a_warning_is_told_once_with_all_hosts_that_it_is_about():
+    said = {**SAID, "warnings": ["as the plain profile"]}
+    plans = [_rollout.with_scheduler(_rollout.read_plan(name, result()), said) for name in ("a", "b")]
+    assert "note, a and b:\n  as the plain profile" in _rollout.table(plans, [["a"], ["b"]], Settings())

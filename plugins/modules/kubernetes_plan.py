@@ -1,0 +1,105 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# The code is in plugins/action/kubernetes_plan.py: the API is asked from the controller, and no host is.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: kubernetes_plan
+short_description: Hold the plans of hosts against what Kubernetes makes of MIG
+version_added: 0.1.0
+description:
+  - Runs once for a play, on the controller, and changes nothing. It asks the Kubernetes API for all nodes once, and for
+    the pods of the device plugin, however many hosts there are.
+  - For every host it foretells the resources and labels that NVIDIA's device plugin and gpu-feature-discovery make of
+    the planned layout, with the strategy and version that the plugin of its node has.
+  - A layout that the strategy cannot have is refused here, before any node is drained. With V(none) that is any MIG,
+    with V(single) devices that are not all alike, and with all of them a GPU with MIG on and no device, and compute
+    instances that are smaller than their GPU instance.
+  - M(gpufleet.mig.mig_rollout) reads the result where it is registered as C(__mig_scheduler).
+extends_documentation_fragment:
+  - gpufleet.mig.attributes
+  - gpufleet.mig.kubernetes
+  - gpufleet.mig.attributes.info_module
+options:
+  nodes:
+    description: The name of the node in Kubernetes, by host.
+    type: dict
+    required: true
+  plans:
+    description: The result of M(gpufleet.mig.mig_config) in check mode, by host.
+    type: dict
+    required: true
+  strategies:
+    description:
+      - The strategy, by host, V(none), V(single) or V(mixed). A host that is not named here, or with an empty text, has
+        that of its device plugin, and without one that of its label C(nvidia.com/mig.strategy).
+    type: dict
+    default: {}
+  plugin_selector:
+    description: Label selectors of the pods of the device plugin. A pod needs to match one of them.
+    type: raw
+    required: true
+seealso:
+  - module: gpufleet.mig.mig_rollout
+  - module: gpufleet.mig.kubernetes_node
+author:
+  - the gpufleet.mig authors (@gpufleet)
+"""
+
+EXAMPLES = r"""
+- name: Hold the plan of a host against Kubernetes
+  gpufleet.mig.kubernetes_plan:
+    nodes:
+      gpu01: gpu01.example.com
+    plans:
+      gpu01: "{{ hostvars.gpu01.plan }}"
+    plugin_selector:
+      - app=nvidia-device-plugin-daemonset
+      - app.kubernetes.io/name=nvidia-device-plugin
+    auth:
+      context: production
+  run_once: true
+  register: __mig_scheduler
+"""
+
+RETURN = r"""
+msg:
+  description: How many nodes were looked at and refused, or why none could be.
+  returned: always
+  type: str
+hosts:
+  description: What Kubernetes says of each host.
+  returned: success
+  type: dict
+  contains:
+    node:
+      description: The name of its node.
+      type: str
+    strategy:
+      description: The strategy that counts, empty where it cannot be told.
+      type: str
+    before:
+      description: Number of devices by resource that follow from the layout that is there.
+      type: dict
+    after:
+      description: The same for the planned layout, empty where it is refused.
+      type: dict
+    labels:
+      description: Labels of gpu-feature-discovery that follow from the planned layout.
+      type: dict
+    refusals:
+      description: Why the planned layout cannot be had, each with what to do instead.
+      type: list
+      elements: str
+    warnings:
+      description: What is not as people may expect.
+      type: list
+      elements: str
+    missing:
+      description: What the node does not offer of what is there now, or offers too much.
+      type: list
+      elements: str
+"""
