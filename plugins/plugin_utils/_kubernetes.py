@@ -270,6 +270,18 @@ def is_ready(pod: t.Mapping[str, t.Any]) -> bool:
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
+def what_ails(pod: t.Mapping[str, t.Any]) -> str:
+    """Why a pod is not ready, in the words of the kubelet; a phrase."""
+    status = pod.get("status") or {}
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        now, last = (container.get(key) or {} for key in ("state", "lastState"))
+        for state in (now.get("waiting"), last.get("terminated"), now.get("terminated")):
+            words = [str(state[key]) for key in ("reason", "message") if state and state.get(key)]
+            if words and words[0] != "Completed":
+                return f"{container.get('name', 'a container')}: {', '.join(words)}"
+    return f"it is {status.get('phase', 'not known')} and not ready"
+
+
 def says(
     name: str,
     node: t.Optional[t.Mapping[str, t.Any]],

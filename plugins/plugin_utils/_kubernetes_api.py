@@ -94,6 +94,15 @@ class Api:
         )
         return list(found["items"])
 
+    def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Have this pod end, and none of the same name that came later. One that is gone already is no problem."""
+        body = {"preconditions": {"uid": uid}}
+        try:
+            self._ask(f"delete pod {namespace}/{name}", self._core.delete_namespaced_pod, name, namespace, body=body)
+        except ApiProblem as problem:
+            if problem.status not in (_NOT_FOUND, _CONFLICT):
+                raise
+
     def evict(self, namespace: str, name: str, grace_period: t.Optional[int]) -> str:
         """Ask for a pod to leave. Returns why not now, where that would break a disruption budget."""
         body: Json = {"metadata": {"namespace": namespace, "name": name}}

@@ -17,6 +17,7 @@ def gpu(*profiles, index=0):
     return {
         "gpu": index,
         "name": "NVIDIA A30",
+        "mig_current": True,
         "layout": f"GPU {index}  |{'|'.join(profiles)}|",
         "instances": [{"profile": each, "compute_instances": [{"profile": each}]} for each in profiles],
     }
