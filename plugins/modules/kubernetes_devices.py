@@ -38,7 +38,8 @@ options:
     type: str
     required: true
   gpus:
-    description: The GPUs with their layout, as RV(gpufleet.mig.mig_config#module:after) or as RV(gpufleet.mig.mig_info#module:gpus).
+    description:
+      - The GPUs with their layout, as RV(gpufleet.mig.mig_config#module:after) or RV(gpufleet.mig.mig_info#module:gpus).
     type: list
     elements: dict
     required: true

@@ -25,7 +25,7 @@ extends_documentation_fragment:
   - gpufleet.mig.attributes.info_module
 options:
   nodes:
-    description: The name of the node in Kubernetes, by host.
+    description: The name of the node in Kubernetes, by host. An empty text is the name of the host.
     type: dict
     required: true
   plans:
