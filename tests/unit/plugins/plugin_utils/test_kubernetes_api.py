@@ -13,9 +13,7 @@ import pytest
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem
 
 
-@pytest.mark.parametrize(
-    "lacks", ["kubernetes", "ansible_collections.kubernetes.core.plugins.module_utils.k8s.client"]
-)
+@pytest.mark.parametrize("lacks", ["kubernetes", "ansible_collections.kubernetes.core.plugins.module_utils.k8s.client"])
 def test_a_controller_without_the_client_or_the_collection_is_told_what_to_install(monkeypatch, lacks):
     monkeypatch.setitem(sys.modules, lacks, None)
     with pytest.raises(ApiProblem, match="install the collection kubernetes.core and the Python package kubernetes"):
