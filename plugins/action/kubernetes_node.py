@@ -12,6 +12,7 @@ import typing as t
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem
 
 _POLL_SECONDS = 1.0
@@ -19,14 +20,18 @@ _NAMES_SHOWN = 8
 
 Result = dict[str, t.Any]
 
+_STATES = ("cordoned", "drained", "paused", "resumed", "uncordoned")
+
 ARGUMENTS: dict[str, t.Any] = {
     "name": {"type": "str", "required": True},
-    "state": {"type": "str", "required": True, "choices": ["cordoned", "drained", "uncordoned"]},
+    "state": {"type": "str", "required": True, "choices": list(_STATES)},
     "run": {"type": "str", "default": "ansible"},
     "pods": {"type": "str", "choices": ["all", "gpu"], "default": "all"},
     "force": {"type": "bool", "default": False},
     "delete_emptydir_data": {"type": "bool", "default": False},
     "grace_period": {"type": "int"},
+    "labels": {"type": "list", "elements": "str", "default": []},
+    "paused_pods": {"type": "raw", "default": []},
     "timeout": {"type": "float", "default": 600},
     "auth": {"type": "dict", "default": {}},
 }
@@ -49,7 +54,7 @@ class ActionModule(ActionBase):
         _validated, arguments = self.validate_argument_spec(ARGUMENTS)
         node = _Node(arguments, check_mode=self._task.check_mode)
         try:
-            {"cordoned": node.cordon, "drained": node.drain, "uncordoned": node.uncordon}[arguments["state"]]()
+            node.become(arguments["state"])
         except (ApiProblem, Refused) as problem:
             node.result.update(failed=True, msg=str(problem))
         return {**result, **node.result}
@@ -63,6 +68,16 @@ class _Node:
         self._name: str = arguments["name"]
         self._check_mode = check_mode
         self.result: Result = {"changed": False, "node": self._name}
+
+    def become(self, state: str) -> None:
+        """What the states of the module mean."""
+        {
+            "cordoned": self.cordon,
+            "drained": self.drain,
+            "paused": self.pause,
+            "resumed": self.resume,
+            "uncordoned": self.uncordon,
+        }[state]()
 
     def cordon(self) -> None:
         """No new pod comes; those that are there stay."""
@@ -80,6 +95,38 @@ class _Node:
             stays = "stays cordoned, as it was before" if before.was_unschedulable else "takes pods again"
             self.result["msg"] = f"Node {self._name} {stays}."
         self.result["changed"] = changed
+
+    def pause(self) -> None:
+        """What its labels deploy on the node is gone."""
+        api = Api(self._arguments["auth"])
+        labels, run = self._arguments["labels"], self._arguments["run"]
+        self.result["changed"] = self._patch(api, lambda node: _cordon.to_pause(node, labels, run))
+        # Where no label pauses anything nothing goes away, and nothing is waited for.
+        if not self._check_mode and _cordon.read_pause(api.node(self._name)):
+            self._until_operands_are_gone(api)
+
+    def resume(self) -> None:
+        """Its labels have the values that they had."""
+        labels = self._arguments["labels"]
+        self.result["changed"] = self._patch(Api(self._arguments["auth"]), lambda node: _cordon.to_resume(node, labels))
+
+    def _until_operands_are_gone(self, api: Api) -> None:
+        give_up_at = time.monotonic() + self._arguments["timeout"]
+        while True:
+            left = [str(_cordon.pod_of(pod)) for pod in self._operands(api)]
+            if not left:
+                return
+            if time.monotonic() >= give_up_at:
+                raise Refused(
+                    f"Node {self._name} is paused, and after {self._arguments['timeout']:g} s its pods"
+                    f" {', '.join(left)} have not ended: end them yourself, and run again; or name in"
+                    " kubernetes_pause_labels the label by which their daemonset chooses nodes."
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _operands(self, api: Api) -> list[dict[str, t.Any]]:
+        pods = [pod for selector in list_of(self._arguments["paused_pods"]) for pod in api.pods(selector)]
+        return [pod for pod in pods if (pod.get("spec") or {}).get("nodeName") == self._name]
 
     def drain(self) -> None:
         """Nothing is evicted where one of the pods must not be, and no pod is waited for that long."""

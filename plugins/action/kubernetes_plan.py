@@ -44,7 +44,13 @@ class ActionModule(ActionBase):
         except ApiProblem as problem:
             return {**result, "failed": True, "msg": f"{problem} No host was touched."}
         said = {
-            host: _said(name or host, nodes.get(name or host), pods, arguments["plans"].get(host), arguments["strategies"].get(host))
+            host: _said(
+                name or host,
+                nodes.get(name or host),
+                pods,
+                arguments["plans"].get(host),
+                arguments["strategies"].get(host),
+            )
             for host, name in arguments["nodes"].items()
         }
         refused = sum(bool(each["refusals"]) for each in said.values())

@@ -39,7 +39,8 @@ options:
     required: true
   gpus:
     description:
-      - The GPUs with their layout, as RV(gpufleet.mig.mig_config#module:after) or RV(gpufleet.mig.mig_info#module:gpus).
+      - The GPUs with their layout, as RV(gpufleet.mig.mig_config#module:after) or
+        RV(gpufleet.mig.mig_info#module:gpus).
     type: list
     elements: dict
     required: true

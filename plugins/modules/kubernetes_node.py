@@ -17,6 +17,10 @@ description:
     gives back what this annotation names and nothing else, so that a node which somebody else had cordoned stays so.
   - The annotation outlives a run that was killed. The next run finds it, keeps what was before the first of the two,
     and gives the node back.
+  - NVIDIA's operator deploys what uses GPUs by labels of the node. V(paused) sets O(labels) to
+    C(paused-for-mig-change), as NVIDIA's MIG manager does, keeps what they were in the annotation
+    C(gpufleet.mig/paused), and waits until O(paused_pods) are gone. A label that is not there or says C(false) stays
+    so. V(resumed) gives the values back, also those of labels that a MIG manager has left paused.
   - A node is drained by evictions, so that disruption budgets count. While a budget does not permit an eviction it is
     asked for again, until O(timeout). Nothing is deleted past a budget.
   - Pods of daemonsets, static pods and pods that are over stay. If a pod has no controller or keeps data in an
@@ -44,6 +48,8 @@ options:
     choices:
       cordoned: No new pod comes to it.
       drained: No new pod comes to it, and its pods have left.
+      paused: What O(labels) deploy on it is gone.
+      resumed: O(labels) have the values that they had before they were paused.
       uncordoned: It is as it was before this module cordoned it.
   run:
     description: A name of the run for others who look at the node.
@@ -67,6 +73,15 @@ options:
   grace_period:
     description: Seconds that a pod gets to end. Default is what each pod says itself.
     type: int
+  labels:
+    description: Labels of the node by which daemonsets choose it, such as V(nvidia.com/gpu.deploy.device-plugin).
+    type: list
+    elements: str
+    default: []
+  paused_pods:
+    description: Label selectors of the pods that O(labels) deploy.
+    type: raw
+    default: []
   timeout:
     description: Seconds until all pods must have left.
     type: float

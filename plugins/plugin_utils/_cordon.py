@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which patch cordons a Kubernetes node and remembers how it was, and which pods have to leave it. Pure.
+"""Which patch cordons a Kubernetes node, or pauses what uses its GPUs, and remembers how it was. Pure.
 
 This file is private to the collection gpufleet.mig and may change at any time. Nodes and pods are what the API returns
 as JSON.
 
 A node that somebody cordons is marked in one place, ``spec.unschedulable``, which does not say by whom. So the same
 patch leaves an annotation with the run and with what was there before, and only what this annotation names is taken
-back. It outlives a run that was killed.
+back. It outlives a run that was killed. Labels by which NVIDIA's daemonsets choose nodes are paused the same way.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import typing as t
 
 ANNOTATION = "gpufleet.mig/cordon"
+PAUSES = "gpufleet.mig/paused"
 _PREFIX = "nvidia.com/"
 _MIRROR = "kubernetes.io/config.mirror"
 _OVER = ("Succeeded", "Failed")
@@ -31,6 +32,13 @@ class Cordon(t.NamedTuple):
 
     run: str
     was_unschedulable: bool
+
+
+class Pause(t.NamedTuple):
+    """What the other annotation says: whose pause it is, and the value of each label before it."""
+
+    run: str
+    labels: t.Mapping[str, str]
 
 
 class Pod(t.NamedTuple):
@@ -57,16 +65,8 @@ class Leaving(t.NamedTuple):
 
 def read(node: Json) -> t.Optional[Cordon]:
     """The cordon of a run of ours, or None. What cannot be read is taken for one of a node that was in use."""
-    text = _annotations(node).get(ANNOTATION)
-    if text is None:
-        return None
-    try:
-        said = json.loads(text)
-    except ValueError:
-        said = None
-    if not isinstance(said, dict):
-        return Cordon("", False)
-    return Cordon(str(said.get("run", "")), said.get("was_unschedulable") is True)
+    said = _noted(node, ANNOTATION)
+    return None if said is None else Cordon(str(said.get("run", "")), said.get("was_unschedulable") is True)
 
 
 def to_cordon(node: Json, run: str) -> t.Optional[Patch]:
@@ -76,13 +76,15 @@ def to_cordon(node: Json, run: str) -> t.Optional[Patch]:
     wanted = Cordon(run, was)
     if before == wanted and is_cordoned(node):
         return None
-    return _patch(node, True, json.dumps(wanted._asdict(), sort_keys=True))
+    return {**_patch(node, {ANNOTATION: _note(wanted)}), "spec": {"unschedulable": True}}
 
 
 def to_uncordon(node: Json) -> t.Optional[Patch]:
     """The patch that makes a node as it was before a run of ours; None where none has cordoned it."""
     cordon = read(node)
-    return None if cordon is None else _patch(node, True if cordon.was_unschedulable else None, None)
+    if cordon is None:
+        return None
+    return {**_patch(node, {ANNOTATION: None}), "spec": {"unschedulable": cordon.was_unschedulable or None}}
 
 
 def is_cordoned(node: Json) -> bool:
@@ -90,15 +92,84 @@ def is_cordoned(node: Json) -> bool:
     return bool((node.get("spec") or {}).get("unschedulable"))
 
 
-def _patch(node: Json, unschedulable: t.Optional[bool], annotation: t.Optional[str]) -> Patch:
-    """A merge patch for just these two, and for no other node than the one that was read."""
-    return {
-        "metadata": {
-            "resourceVersion": node["metadata"]["resourceVersion"],
-            "annotations": {ANNOTATION: annotation},
-        },
-        "spec": {"unschedulable": unschedulable},
-    }
+# --- pause --------------------------------------------------------------------------------------------------------
+
+# What NVIDIA's MIG manager writes too. A daemonset that selects another value has no pod on the node then.
+PAUSED = "paused-for-mig-change"
+_DEPLOYED, _NOT_DEPLOYED = "true", "false"
+
+
+def read_pause(node: Json) -> t.Optional[Pause]:
+    """The pause of a run of ours, or None."""
+    said = _noted(node, PAUSES)
+    if said is None:
+        return None
+    labels = said.get("labels")
+    return Pause(str(said.get("run", "")), labels if isinstance(labels, dict) else {})
+
+
+def to_pause(node: Json, names: t.Iterable[str], run: str) -> t.Optional[Patch]:
+    """The patch that pauses what these labels deploy on the node; None where that is done.
+
+    A label that is not there, or says false, stays so. One that is paused already, as the MIG manager leaves it when it
+    ends in the middle, was true before: it pauses no other.
+    """
+    before = read_pause(node)
+    labels = _labels(node)
+    kept = dict(before.labels) if before else {}
+    for name in names:
+        value = labels.get(name)
+        if value not in (None, _NOT_DEPLOYED):
+            kept.setdefault(name, _DEPLOYED if value == PAUSED else str(value))
+    wanted = Pause(run, kept)
+    to_set = {name: PAUSED for name in kept if labels.get(name) != PAUSED}
+    if not kept or (before == wanted and not to_set):
+        return None
+    return _patch(node, {PAUSES: _note(wanted)}, to_set)
+
+
+def to_resume(node: Json, names: t.Iterable[str]) -> t.Optional[Patch]:
+    """The patch that gives paused labels their values back, also those that another manager left; None where none is.
+
+    A label that somebody else has set meanwhile stays as it is.
+    """
+    pause, labels = read_pause(node), _labels(node)
+    recorded = pause.labels if pause else {}
+    paused = sorted(name for name in {*recorded, *names} if labels.get(name) == PAUSED)
+    if pause is None and not paused:
+        return None
+    return _patch(node, {PAUSES: None}, {name: recorded.get(name, _DEPLOYED) for name in paused})
+
+
+def _labels(node: Json) -> t.Mapping[str, str]:
+    return node["metadata"].get("labels") or {}
+
+
+# --- annotations --------------------------------------------------------------------------------------------------
+
+
+def _noted(node: Json, annotation: str) -> t.Optional[t.Mapping[str, t.Any]]:
+    """What an annotation of ours says, empty where it cannot be read; None without it."""
+    text = _annotations(node).get(annotation)
+    if text is None:
+        return None
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    return said if isinstance(said, dict) else {}
+
+
+def _note(what: t.Union[Cordon, Pause]) -> str:
+    return json.dumps(what._asdict(), sort_keys=True)
+
+
+def _patch(
+    node: Json, annotations: t.Mapping[str, t.Optional[str]], labels: t.Optional[t.Mapping[str, str]] = None
+) -> Patch:
+    """A merge patch for just these keys, and for no other node than the one that was read."""
+    metadata: Patch = {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": dict(annotations)}
+    return {"metadata": {**metadata, **({"labels": dict(labels)} if labels else {})}}
 
 
 # --- drain --------------------------------------------------------------------------------------------------------
@@ -115,12 +186,17 @@ def leaving(pods: t.Iterable[Json], *, only_gpu: bool, force: bool, delete_empty
     for pod in pods:
         if _stays(pod) or (only_gpu and not asks_for_gpu(pod)):
             continue
-        metadata = pod["metadata"]
-        each = Pod(metadata["namespace"], metadata["name"], metadata["uid"], "deletionTimestamp" in metadata)
+        each = pod_of(pod)
         found.append(each)
         if not each.leaving:
             blocked += _reasons(each, pod, force, delete_emptydir_data)
     return Leaving(tuple(found), tuple(blocked))
+
+
+def pod_of(pod: Json) -> Pod:
+    """A pod of the API by what is needed of it here."""
+    metadata = pod["metadata"]
+    return Pod(metadata["namespace"], metadata["name"], metadata["uid"], "deletionTimestamp" in metadata)
 
 
 def asks_for_gpu(pod: Json) -> bool:

@@ -202,6 +202,43 @@ def test_nothing_is_evicted_and_the_node_stays_in_use_where_one_pod_must_not_go(
     assert stage.names("node-1") == []
 
 
+DEPLOY = "nvidia.com/gpu.deploy."
+PAUSE = {
+    "labels": [f"{DEPLOY}{part}" for part in ("device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm")],
+    "paused_pods": ["app=nvidia-device-plugin-daemonset", "app=gpu-feature-discovery"],
+}
+
+
+def test_check_pause_pause_again_and_resume(api, stage, node):
+    stage.operator()
+    stage.operator_node("node-1", **{f"{DEPLOY}dcgm-exporter": "false"})
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
+    before = stage.labels("node-1")
+    api.forget()
+    assert node("paused", check=True, **PAUSE)["changed"]
+    assert api.writes == []
+
+    first, second = node("paused", "paused", **PAUSE)
+    assert (first["changed"], second["changed"]) == (True, False)
+    assert stage.allocatable("node-1") == {"nvidia.com/gpu": "0"}
+    assert stage.labels("node-1")[f"{DEPLOY}dcgm-exporter"] == "false"
+
+    resumed, again = node("resumed", "resumed", labels=PAUSE["labels"])
+    assert (resumed["changed"], again["changed"]) == (True, False)
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
+    assert stage.labels("node-1") == before
+
+
+def test_a_pod_that_a_pause_does_not_end_is_named(stage, node):
+    stage.operator()
+    machine = stage.operator_node("node-1")
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
+    machine.ends["nvidia-device-plugin*"] = math.inf
+    failed = node("paused", **{**PAUSE, "timeout": 2})
+    assert failed["failed"]
+    assert "its pods gpu-operator/nvidia-device-plugin-daemonset" in failed["msg"]
+
+
 def test_pods_of_daemonsets_stay(stage, node):
     stage.node("node-1")
     stage.plain("mixed")

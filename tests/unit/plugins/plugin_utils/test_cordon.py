@@ -79,6 +79,69 @@ def test_a_patch_is_for_the_version_that_was_read_and_touches_nothing_else():
     }
 
 
+# --- pause --------------------------------------------------------------------------------------------------------
+
+PLUGIN, EXPORTER, DCGM = (f"nvidia.com/gpu.deploy.{part}" for part in ("device-plugin", "dcgm-exporter", "dcgm"))
+NAMES = (PLUGIN, EXPORTER, DCGM)
+
+
+def labelled(**labels):
+    found = node()
+    found["metadata"]["labels"] = {"other": "stays", **labels}
+    return found
+
+
+def relabelled(found, patch):
+    """What a merge patch of metadata makes of a node."""
+    metadata = dict(found["metadata"])
+    for key in ("annotations", "labels"):
+        merged = {**metadata.get(key, {}), **patch["metadata"].get(key, {})}
+        metadata[key] = {name: value for name, value in merged.items() if value is not None}
+    return {**found, "metadata": metadata}
+
+
+def test_paused_labels_get_back_what_they_were_and_false_stays_false():
+    found = labelled(**{PLUGIN: "true", EXPORTER: "false", DCGM: "special"})
+    paused = relabelled(found, _cordon.to_pause(found, NAMES, "run"))
+    assert paused["metadata"]["labels"] == {
+        "other": "stays",
+        PLUGIN: _cordon.PAUSED,
+        EXPORTER: "false",
+        DCGM: _cordon.PAUSED,
+    }
+    assert _cordon.to_pause(paused, NAMES, "run") is None
+    assert relabelled(paused, _cordon.to_resume(paused, NAMES)) == found
+
+
+def test_the_pause_of_a_run_that_was_killed_is_taken_over_with_what_was_before_it():
+    found = labelled(**{PLUGIN: "special"})
+    first = relabelled(found, _cordon.to_pause(found, NAMES, "killed"))
+    second = relabelled(first, _cordon.to_pause(first, NAMES, "next"))
+    assert _cordon.read_pause(second) == ("next", {PLUGIN: "special"})
+    assert relabelled(second, _cordon.to_resume(second, NAMES)) == found
+
+
+def test_labels_that_a_mig_manager_left_paused_are_healed():
+    left = labelled(**{PLUGIN: _cordon.PAUSED, EXPORTER: "false"})
+    assert _cordon.to_resume(left, NAMES)["metadata"]["labels"] == {PLUGIN: "true"}
+    paused = relabelled(left, _cordon.to_pause(left, NAMES, "run"))
+    assert _cordon.read_pause(paused).labels == {PLUGIN: "true"}
+
+
+def test_a_label_that_somebody_set_meanwhile_is_theirs():
+    found = labelled(**{PLUGIN: "true"})
+    paused = relabelled(found, _cordon.to_pause(found, NAMES, "run"))
+    paused["metadata"]["labels"][PLUGIN] = "false"
+    assert relabelled(paused, _cordon.to_resume(paused, NAMES))["metadata"]["labels"][PLUGIN] == "false"
+
+
+def test_a_node_without_such_labels_is_neither_paused_nor_resumed():
+    assert _cordon.to_pause(labelled(), NAMES, "run") is None
+    assert _cordon.to_pause(labelled(**{PLUGIN: "false"}), NAMES, "run") is None
+    assert _cordon.to_resume(labelled(**{PLUGIN: "true"}), NAMES) is None
+    assert _cordon.to_resume(node(), NAMES) is None
+
+
 def pod(name="p", owner="ReplicaSet", resources=None, phase="Running", **differently):
     owners = [{"kind": owner, "controller": True}] if owner else []
     metadata = {"namespace": "team", "name": name, "uid": f"uid-{name}", "ownerReferences": owners}
