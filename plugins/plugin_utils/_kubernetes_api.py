@@ -19,6 +19,7 @@ Json = dict[str, t.Any]
 _PATIENCE = (5, 30)
 _NOT_FOUND, _CONFLICT, _TOO_MANY = 404, 409, 429
 _ATTEMPTS = 10
+_POLICY = ("nvidia.com", "v1", "clusterpolicies")
 
 _NEEDS = (
     "The controller, or its execution environment, lacks {what}: install the collection kubernetes.core and the Python"
@@ -40,15 +41,16 @@ class Api:
     def __init__(self, auth: t.Mapping[str, t.Any]) -> None:
         """Raises ApiProblem."""
         try:
-            from kubernetes.client import CoreV1Api
+            from kubernetes.client import CoreV1Api, CustomObjectsApi
 
             from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
         except ImportError as error:
             raise ApiProblem(_NEEDS.format(what=error.name or error)) from error
         try:
-            self._core = CoreV1Api(get_api_client(**auth).client.client)
+            client = get_api_client(**auth).client.client
         except Exception as error:  # kubernetes.core has no class of its own for all that can be wrong with options
             raise ApiProblem(f"No connection to Kubernetes can be made of auth: {error}") from error
+        self._core, self._custom = CoreV1Api(client), CustomObjectsApi(client)
 
     def node(self, name: str) -> Json:
         """A node. Raises ApiProblem, with status 404 where there is none."""
@@ -93,6 +95,42 @@ class Api:
             field_selector=f"spec.nodeName={node}",
         )
         return list(found["items"])
+
+    def config_map(self, namespace: str, name: str) -> t.Optional[Json]:
+        """A config map, or None."""
+        try:
+            return self._ask(
+                f"read config map {namespace}/{name}", self._core.read_namespaced_config_map, name, namespace
+            )
+        except ApiProblem as problem:
+            if problem.status != _NOT_FOUND:
+                raise
+        return None
+
+    def put_config_map(self, namespace: str, name: str, found: t.Optional[Json], data: t.Mapping[str, str]) -> None:
+        """Make a config map, or change the one that was ``found``. Where somebody was quicker this fails."""
+        what = f"write config map {namespace}/{name}"
+        if found is None:
+            body: Json = {"metadata": {"name": name, "namespace": namespace}, "data": dict(data)}
+            self._ask(what, self._core.create_namespaced_config_map, namespace, body)
+            return
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        body = {"metadata": version, "data": dict(data)}
+        self._ask(what, self._core.patch_namespaced_config_map, name, namespace, body)
+
+    def cluster_policy(self) -> t.Optional[Json]:
+        """The ClusterPolicy of NVIDIA's operator, of which it heeds one; None without the operator."""
+        try:
+            found = self._ask("list the ClusterPolicies", self._custom.list_cluster_custom_object, *_POLICY)
+        except ApiProblem as problem:
+            if problem.status != _NOT_FOUND:
+                raise
+            return None
+        return next(iter(found["items"]), None)
+
+    def patch_cluster_policy(self, name: str, patch: Json) -> None:
+        """Raises ApiProblem."""
+        self._ask(f"patch ClusterPolicy {name}", self._custom.patch_cluster_custom_object, *_POLICY, name, patch)
 
     def delete_pod(self, namespace: str, name: str, uid: str) -> None:
         """Have this pod end, and none of the same name that came later. One that is gone already is no problem."""

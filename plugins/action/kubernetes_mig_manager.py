@@ -1,0 +1,217 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Has NVIDIA's MIG manager bring a node to a layout. It runs on the controller and asks the host nothing."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _mig_manager
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
+
+_POLL_SECONDS = 1.0
+_SECONDS_BETWEEN_CALLS = 10.0
+
+Result = dict[str, t.Any]
+
+ARGUMENTS: dict[str, t.Any] = {
+    "name": {"type": "str", "required": True},
+    "label": {"type": "str", "required": True},
+    "config": {"type": "list", "elements": "dict", "required": True},
+    "config_map": {"type": "str", "default": "gpufleet-mig"},
+    "namespace": {"type": "str", "default": "gpu-operator"},
+    "set_policy": {"type": "bool", "default": False},
+    "manager_selector": {"type": "raw", "default": ["app=nvidia-mig-manager"]},
+    "run": {"type": "str", "default": "ansible"},
+    "timeout": {"type": "float", "default": 900},
+    "known_after": {"type": "float", "default": 150},
+    "stays": {"type": "float", "default": 10},
+    "auth": {"type": "dict", "default": {}},
+}
+
+
+class Refused(Exception):
+    """The manager cannot do it, or has not; the message says why, with the next action."""
+
+
+class ActionModule(ActionBase):
+    """Labels are all that is written to the node; what becomes of its GPUs is up to the manager."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _supports_async = False
+    _requires_connection = False
+
+    def run(self, tmp: t.Optional[str] = None, task_vars: t.Optional[dict[str, t.Any]] = None) -> dict[str, t.Any]:
+        result: Result = {**super().run(tmp, task_vars), "changed": False}
+        _validated, arguments = self.validate_argument_spec(ARGUMENTS)
+        change = _Change(arguments, check_mode=self._task.check_mode)
+        try:
+            change.make()
+        except (ApiProblem, Refused, _mig_manager.BadConfigMap) as problem:
+            change.result.update(failed=True, msg=str(problem))
+        return {**result, **change.result}
+
+
+class _Change:
+    """A change of one node by its manager, and in ``result`` what was done so far."""
+
+    def __init__(self, arguments: t.Mapping[str, t.Any], check_mode: bool) -> None:
+        self._arguments = arguments
+        self._name: str = arguments["name"]
+        self._check_mode = check_mode
+        self._config = _mig_manager.name_of(arguments["label"], arguments["config"])
+        # When the manager surely knows the config; by now, where it was there already.
+        self._known_at = time.monotonic()
+        self.result: Result = {"changed": False, "node": self._name, "config": self._config, "rolled_back": False}
+
+    def make(self) -> None:
+        """Make the config known, call the manager by it, and wait; go back to the label from before if it fails."""
+        api = Api(self._arguments["auth"])
+        self._require_a_manager(api)
+        self._make_known(api)
+        labels = api.node(self._name)["metadata"].get("labels") or {}
+        value = str(labels.get(_mig_manager.CONFIG, ""))
+        is_called = _mig_manager.is_name_of(self._config, value)
+        if is_called and labels.get(_mig_manager.STATE) == "success":
+            self.result["changed"] = self._patch(api, _mig_manager.to_forget) or self.result["changed"]
+            self.result["msg"] = f"Node {self._name} has {value} already."
+            return
+        # Where it was called by this content and got stuck, it acts on another name of it only.
+        wanted = _mig_manager.called_again(self._config, value) if is_called else self._config
+        if self._check_mode:
+            self.result.update(changed=True, msg=f"Node {self._name} would get {wanted} instead of {value or 'none'}.")
+            return
+        self._call_and_wait(api, wanted)
+        self._require_that_it_stays(api)
+        self._patch(api, _mig_manager.to_forget)
+        self.result["msg"] = f"Node {self._name} has {self._config}."
+
+    def _require_a_manager(self, api: Api) -> None:
+        if self._arguments["set_policy"]:
+            self._name_in_the_policy(api)
+        managers = [pod for selector in list_of(self._arguments["manager_selector"]) for pod in api.pods(selector)]
+        node, policy = api.node(self._name), self._policy(api)
+        why = _mig_manager.why_not(self._name, node, managers, policy, self._arguments["config_map"])
+        if why:
+            raise Refused(f"{why} Nothing was done.")
+
+    def _policy(self, api: Api) -> t.Optional[Json]:
+        policy = api.cluster_policy()
+        if policy is not None and self._check_mode and self._arguments["set_policy"]:
+            return {**policy, "spec": _named(self._arguments["config_map"])}
+        return policy
+
+    def _name_in_the_policy(self, api: Api) -> None:
+        """For all nodes of the cluster. What was named before is copied, so that their labels mean the same."""
+        policy = api.cluster_policy()
+        if policy is None or self._arguments["config_map"] in _mig_manager.VENDORS:
+            return
+        manager = (policy.get("spec") or {}).get("migManager") or {}
+        before = (manager.get("config") or {}).get("name")
+        if before == self._arguments["config_map"]:
+            return
+        self.result["changed"] = True
+        if self._check_mode:
+            return
+        if before and api.config_map(self._arguments["namespace"], self._arguments["config_map"]) is None:
+            found = api.config_map(self._arguments["namespace"], before)
+            if found is not None:
+                self._write(api, None, str((found.get("data") or {}).get(_mig_manager.FILE, "")))
+        api.patch_cluster_policy(policy["metadata"]["name"], {"spec": _named(self._arguments["config_map"])})
+
+    def _make_known(self, api: Api) -> None:
+        found = api.config_map(self._arguments["namespace"], self._arguments["config_map"])
+        before = str(((found or {}).get("data") or {}).get(_mig_manager.FILE, ""))
+        try:
+            after = _mig_manager.with_config(before, self._config, self._arguments["config"])
+        except _mig_manager.BadConfigMap as problem:
+            where = f"{self._arguments['namespace']}/{self._arguments['config_map']}"
+            raise Refused(f"Config map {where} is not used, since {problem}: mend or remove it.") from problem
+        if after != before:
+            self.result["changed"] = True
+            self._known_at = time.monotonic() + self._arguments["known_after"]
+            if not self._check_mode:
+                self._write(api, found, after)
+
+    def _write(self, api: Api, found: t.Optional[Json], text: str) -> None:
+        where = (self._arguments["namespace"], self._arguments["config_map"])
+        api.put_config_map(*where, found, {_mig_manager.FILE: text})
+
+    def _call_and_wait(self, api: Api, value: str) -> None:
+        give_up_at = time.monotonic() + self._arguments["timeout"]
+        while True:
+            self._label(api, value)
+            state = self._wait(api, give_up_at)
+            if state == "success":
+                return
+            # It reads the config map from a volume, which the kubelet brings up to date only now and then, and nobody
+            # can see when. Until then it fails without touching anything, for lack of a config of this name.
+            if state != "failed" or time.monotonic() + _SECONDS_BETWEEN_CALLS > self._known_at:
+                break
+            time.sleep(_SECONDS_BETWEEN_CALLS)
+            value = _mig_manager.called_again(self._config, value)
+        self._go_back(api, state, give_up_at + self._arguments["timeout"])
+
+    def _label(self, api: Api, value: str) -> None:
+        run = self._arguments["run"]
+        self.result["changed"] = (
+            self._patch(api, lambda node: _mig_manager.to_call(node, value, run)) or self.result["changed"]
+        )
+
+    def _wait(self, api: Api, give_up_at: float) -> str:
+        """What the manager says in the end: success, failed, or where it got stuck."""
+        while True:
+            labels = api.node(self._name)["metadata"].get("labels") or {}
+            state = str(labels.get(_mig_manager.STATE, ""))
+            if state in ("success", "failed") or time.monotonic() >= give_up_at:
+                return state
+            time.sleep(_POLL_SECONDS)
+
+    def _go_back(self, api: Api, state: str, give_up_at: float) -> None:
+        """To the label from before; a manager that is stuck hears of it when it is not any more. Raises Refused."""
+        said = f"says {state}" if state else "says nothing"
+        trouble = f"The MIG manager of node {self._name} {said} of {self._config}"
+        before = _mig_manager.before_of(api.node(self._name))
+        if not before:
+            raise Refused(f"{trouble}, and the node had no config before: look at the log of its pod, and run again.")
+        self._label(api, before)
+        if state != "failed" or self._wait(api, give_up_at) != "success":
+            raise Refused(
+                f"{trouble}. The label has {before} again, as before, and the manager has not confirmed it: look at the"
+                " log of its pod, and run again."
+            )
+        self._patch(api, _mig_manager.to_forget)
+        self.result["rolled_back"] = True
+        raise Refused(f"{trouble}. The node has {before} again, as before: look at the log of the manager's pod.")
+
+    def _require_that_it_stays(self, api: Api) -> None:
+        """Others who set the same label, such as a tool that follows a repository, do it soon."""
+        until = time.monotonic() + self._arguments["stays"]
+        while True:
+            labels = api.node(self._name)["metadata"].get("labels") or {}
+            value = str(labels.get(_mig_manager.CONFIG, ""))
+            if not _mig_manager.is_name_of(self._config, value):
+                raise Refused(
+                    f"Somebody else has set the label {_mig_manager.CONFIG} of node {self._name} to {value!r} since:"
+                    " have one of the two own it, and run again."
+                )
+            if time.monotonic() >= until:
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _patch(self, api: Api, patch_for: t.Callable[[Json], t.Optional[Json]]) -> bool:
+        """Whether the node was patched, or would be in check mode."""
+        if self._check_mode:
+            return patch_for(api.node(self._name)) is not None
+        return api.patch_node(self._name, patch_for)[1]
+
+
+def _named(config_map: str) -> Json:
+    return {"migManager": {"config": {"name": config_map}}}

@@ -1,0 +1,172 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""How NVIDIA's MIG manager is told what a node shall have, and what it says of it. Pure.
+
+This file is private to the collection gpufleet.mig and may change at any time. Objects are what the API returns.
+
+The manager acts when the value of the label ``nvidia.com/mig.config`` changes, and never because the config of this
+name has. So the name that we give it ends with a hash of its content. A manager that got stuck is called again by a
+name of the same content with a number at its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import typing as t
+
+import yaml
+
+CONFIG = "nvidia.com/mig.config"
+STATE = "nvidia.com/mig.config.state"
+CAPABLE = "nvidia.com/mig.capable"
+DEPLOYED = "nvidia.com/gpu.deploy.mig-manager"
+NOTE = "gpufleet.mig/config"
+FILE = "config.yaml"
+
+# The config maps that the operator makes itself, and makes again as they were.
+VENDORS = ("default-mig-parted-config",)
+
+_LONGEST_LABEL = 63
+_HASH = 10
+_CALLS = re.compile(r"-again(\d+)$")
+
+Json = t.Mapping[str, t.Any]
+Entries = t.Sequence[t.Mapping[str, t.Any]]
+
+
+class BadConfigMap(Exception):
+    """The content of a config map is no config file; the message is a sentence."""
+
+
+# --- names and content --------------------------------------------------------------------------------------------
+
+
+def name_of(label: str, entries: Entries) -> str:
+    """A label value that is another one for each content: ``all-1g.5gb-3f2a9c1b04``."""
+    text = json.dumps(_plain(entries), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH]
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-._")
+    room = _LONGEST_LABEL - _HASH - 1 - len("-again00")
+    return f"{words[:room].rstrip('-._')}-{digest}".lstrip("-")
+
+
+def called_again(name: str, value: str) -> str:
+    """The next name of the same content, where the node's label has ``value``."""
+    found = _CALLS.search(value)
+    return f"{name}-again{int(found[1]) + 1 if found else 1}"
+
+
+def is_name_of(name: str, value: str) -> bool:
+    """Whether a value of the label means this content."""
+    return _CALLS.sub("", value) == name
+
+
+def with_config(text: str, name: str, entries: Entries) -> str:
+    """The config file with these entries under a name; the same text where it has them. Raises BadConfigMap."""
+    data = read(text)
+    configs = data["mig-configs"]
+    if configs.get(name) == _plain(entries):
+        return text
+    data["mig-configs"] = {**configs, name: _plain(entries)}
+    return yaml.safe_dump(data, sort_keys=False)
+
+
+def read(text: str) -> dict[str, t.Any]:
+    """A config file of mig-parted, empty for an empty text. Raises BadConfigMap."""
+    try:
+        data = yaml.safe_load(text) if text.strip() else {"version": "v1", "mig-configs": {}}
+    except yaml.YAMLError as error:
+        raise BadConfigMap(f"its {FILE} is no YAML ({error})") from None
+    if not isinstance(data, dict) or not isinstance(data.get("mig-configs"), dict):
+        raise BadConfigMap(f"its {FILE} has no mig-configs")
+    return data
+
+
+def _plain(entries: Entries) -> list[dict[str, t.Any]]:
+    return [dict(entry) for entry in entries]
+
+
+# --- may it be used -----------------------------------------------------------------------------------------------
+
+
+def why_not(name: str, node: Json, managers: t.Iterable[Json], policy: t.Optional[Json], config_map: str) -> str:
+    """Why the manager would not do what this node's label says, with what to do; empty where it would."""
+    labels = node["metadata"].get("labels") or {}
+    if config_map in VENDORS:
+        return f"{config_map} is the operator's own, which it makes again as it was: choose another name for yours."
+    if labels.get(CAPABLE) != "true":
+        return (
+            f"Node {name} has not the label {CAPABLE}=true, so that the operator runs no MIG manager there: look at"
+            " gpu-feature-discovery on it."
+        )
+    if labels.get(DEPLOYED) == "false":
+        return (
+            f"Node {name} has the label {DEPLOYED}=false, which switches its MIG manager off: remove it, or set"
+            " kubernetes_mode to engine."
+        )
+    if not any((pod.get("spec") or {}).get("nodeName") == name for pod in managers):
+        return (
+            f"No pod of the MIG manager runs on node {name}, and nobody would act on its label: look at its daemonset."
+        )
+    return _why_not_the_policy(policy, config_map)
+
+
+def _why_not_the_policy(policy: t.Optional[Json], config_map: str) -> str:
+    if policy is None:
+        return (
+            "There is no ClusterPolicy, by which the operator's MIG manager finds its config map: install the operator."
+        )
+    manager = (policy.get("spec") or {}).get("migManager") or {}
+    named = (manager.get("config") or {}).get("name")
+    if named != config_map:
+        return (
+            f"The ClusterPolicy {policy['metadata']['name']} has the config map {named!r} for MIG and not"
+            f" {config_map!r}: set kubernetes_set_policy to have it named there, which is for all nodes of the cluster."
+        )
+    return ""
+
+
+# --- the node -----------------------------------------------------------------------------------------------------
+
+
+def to_call(node: Json, value: str, run: str) -> t.Optional[dict[str, t.Any]]:
+    """The patch that gives a node this value, and takes away what was said of the last; None where it has it.
+
+    It remembers the value from before the first of several, so that a failure can go back to it.
+    """
+    labels = node["metadata"].get("labels") or {}
+    if labels.get(CONFIG) == value:
+        return None
+    before = before_of(node)
+    kept = labels.get(CONFIG) if before is None else before
+    note = json.dumps({"run": run, "before": kept}, sort_keys=True)
+    return _patch(node, {CONFIG: value, STATE: None}, note)
+
+
+def to_forget(node: Json) -> t.Optional[dict[str, t.Any]]:
+    """The patch that ends a change; None where there is nothing to forget."""
+    return None if NOTE not in (node["metadata"].get("annotations") or {}) else _patch(node, {}, None)
+
+
+def before_of(node: Json) -> t.Optional[str]:
+    """The value of the label before a change of ours that has not ended, empty where there was none; None without."""
+    text = (node["metadata"].get("annotations") or {}).get(NOTE)
+    try:
+        said = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return str(said.get("before") or "") if isinstance(said, dict) else None
+
+
+def _patch(node: Json, labels: t.Mapping[str, t.Optional[str]], note: t.Optional[str]) -> dict[str, t.Any]:
+    return {
+        "metadata": {
+            "resourceVersion": node["metadata"]["resourceVersion"],
+            "labels": dict(labels),
+            "annotations": {NOTE: note},
+        }
+    }

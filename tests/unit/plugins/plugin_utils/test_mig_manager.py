@@ -1,0 +1,108 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""NVIDIA's MIG manager hears of every change, also of a config that was edited under its name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _mig_manager
+
+SEVEN = [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}]
+OFF = [{"devices": "all", "mig-enabled": False, "mig-devices": {}}]
+
+
+def test_a_name_is_another_one_for_another_content_and_the_same_for_the_same():
+    name = _mig_manager.name_of("team", SEVEN)
+    assert name.startswith("team-")
+    assert name == _mig_manager.name_of("team", [dict(reversed(SEVEN[0].items()))])
+    assert name != _mig_manager.name_of("team", OFF)
+
+
+@pytest.mark.parametrize("label", ["all-1g.5gb", "3g.20gb,2x2g.10gb", "", "é -", "x" * 300, "a" * 44 + "." * 40])
+def test_every_name_is_a_label_value(label):
+    name = _mig_manager.name_of(label, SEVEN)
+    longest = _mig_manager.called_again(name, f"{name}-again98")
+    for value in (name, longest):
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", value)
+
+
+def test_a_manager_is_called_again_by_another_name_of_the_same_content():
+    name = _mig_manager.name_of("all-1g.5gb", SEVEN)
+    again = _mig_manager.called_again(name, name)
+    third = _mig_manager.called_again(name, again)
+    assert len({name, again, third}) == 3
+    assert all(_mig_manager.is_name_of(name, value) for value in (name, again, third))
+    assert not _mig_manager.is_name_of(name, "all-1g.5gb")
+
+
+def test_a_config_is_added_to_those_that_other_nodes_use():
+    before = yaml.safe_dump({"version": "v1", "mig-configs": {"all-disabled": OFF}})
+    after = _mig_manager.with_config(before, "team-1", SEVEN)
+    assert yaml.safe_load(after)["mig-configs"] == {"all-disabled": OFF, "team-1": SEVEN}
+    assert _mig_manager.with_config(after, "team-1", SEVEN) == after
+    assert yaml.safe_load(_mig_manager.with_config("", "team-1", SEVEN))["version"] == "v1"
+
+
+@pytest.mark.parametrize("text", ["[", "[]", "mig-configs: []", "version: v1"])
+def test_a_config_map_that_is_none_is_not_overwritten(text):
+    with pytest.raises(_mig_manager.BadConfigMap):
+        _mig_manager.with_config(text, "team-1", SEVEN)
+
+
+def node(annotation=None, **labels):
+    named = {f"nvidia.com/{name.replace('__', '-').replace('_', '.')}": value for name, value in labels.items()}
+    annotations = {} if annotation is None else {_mig_manager.NOTE: annotation}
+    return {"metadata": {"name": "n1", "resourceVersion": "7", "labels": named, "annotations": annotations}}
+
+
+MANAGERS = [{"spec": {"nodeName": "n1"}}]
+POLICY = {"metadata": {"name": "cluster-policy"}, "spec": {"migManager": {"config": {"name": "ours"}}}}
+
+
+@pytest.mark.parametrize(
+    ("seen", "managers", "policy", "config_map", "words"),
+    [
+        (node(mig_capable="true"), MANAGERS, POLICY, "default-mig-parted-config", "is the operator's own"),
+        (node(), MANAGERS, POLICY, "ours", "has not the label nvidia.com/mig.capable=true"),
+        (
+            node(mig_capable="true", gpu_deploy_mig__manager="false"),
+            MANAGERS,
+            POLICY,
+            "ours",
+            "switches its MIG manager off",
+        ),
+        (node(mig_capable="true"), [{"spec": {"nodeName": "n2"}}], POLICY, "ours", "No pod of the MIG manager runs"),
+        (node(mig_capable="true"), MANAGERS, None, "ours", "There is no ClusterPolicy"),
+        (node(mig_capable="true"), MANAGERS, POLICY, "mine", "has the config map 'ours' for MIG and not 'mine'"),
+    ],
+)
+def test_a_node_on_which_nobody_would_act_is_refused_at_once(seen, managers, policy, config_map, words):
+    assert words in _mig_manager.why_not("n1", seen, managers, policy, config_map)
+
+
+def test_a_node_with_a_manager_that_reads_our_config_map_is_not_refused():
+    assert _mig_manager.why_not("n1", node(mig_capable="true"), MANAGERS, POLICY, "ours") == ""
+
+
+def test_a_call_takes_away_the_last_state_and_remembers_what_was_before_the_first_call():
+    first = _mig_manager.to_call(node(mig_config="all-disabled", mig_config_state="success"), "a-1", "run")
+    assert first["metadata"]["labels"] == {_mig_manager.CONFIG: "a-1", _mig_manager.STATE: None}
+    called = node(first["metadata"]["annotations"][_mig_manager.NOTE], mig_config="a-1")
+    assert _mig_manager.before_of(called) == "all-disabled"
+    assert _mig_manager.to_call(called, "a-1", "run") is None
+    second = _mig_manager.to_call(called, "a-1-again1", "next")
+    again = node(second["metadata"]["annotations"][_mig_manager.NOTE], mig_config="a-1-again1")
+    assert _mig_manager.before_of(again) == "all-disabled"
+    assert _mig_manager.to_forget(again)["metadata"]["annotations"] == {_mig_manager.NOTE: None}
+    assert _mig_manager.to_forget(node(mig_config="a-1")) is None
+
+
+@pytest.mark.parametrize(("annotation", "before"), [(None, None), ("{", None), ("[]", None), ('{"before": null}', "")])
+def test_what_is_remembered_may_be_missing_or_damaged(annotation, before):
+    assert _mig_manager.before_of(node(annotation)) == before
