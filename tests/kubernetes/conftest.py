@@ -1,0 +1,120 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A Kubernetes API of one's own, a cluster on it, and Ansible against it.
+
+Tests that say ``stage`` or ``kubeconfig`` need not know what the API is. Only those that order faults or look at the
+record say ``api``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpufleet.mig.tests.kubernetes.api import Api
+from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import Cluster
+from ansible_collections.gpufleet.mig.tests.kubernetes.stage import Stage
+
+ROOT = Path(__file__).resolve().parents[2]
+VENV = ROOT / ".venv"
+
+
+@pytest.fixture
+def api() -> t.Iterator[Api]:
+    """An empty cluster's API."""
+    with Api() as server:
+        yield server
+
+
+@pytest.fixture
+def kubeconfig(api: Api, tmp_path: Path) -> Path:
+    return api.write_kubeconfig(tmp_path / "kubeconfig")
+
+
+@pytest.fixture
+def stage(kubeconfig: Path) -> t.Iterator[Stage]:
+    """A cluster without nodes whose controllers run."""
+    with Cluster(kubeconfig) as cluster:
+        yield Stage(cluster)
+
+
+@pytest.fixture
+def still(kubeconfig: Path) -> Stage:
+    """Objects, and nobody who does anything with them."""
+    return Stage(Cluster(kubeconfig))
+
+
+Result = dict[str, t.Any]
+
+
+@pytest.fixture
+def play(kubeconfig: Path, tmp_path: Path) -> t.Callable[..., list[Result]]:
+    """Runs modules on the controller, one task each, and returns what each task said; a failure stops nothing.
+
+    ``play({"kubernetes.core.k8s_info": {"kind": "Node"}}, check=True)``
+    """
+
+    def run(*tasks: dict[str, t.Any], check: bool = False) -> list[Result]:
+        defaults = {"group/kubernetes.core.k8s": {"kubeconfig": str(kubeconfig)}}
+        said = tmp_path / "results.json"
+        told = [{**task, "register": f"result_{i}", "ignore_errors": True} for i, task in enumerate(tasks)]
+        results = "{{ [" + ", ".join(f"result_{i}" for i in range(len(tasks))) + "] | to_json }}"
+        told.append({"ansible.builtin.copy": {"content": results, "dest": str(said)}, "check_mode": False})
+        book = tmp_path / "play.yml"
+        book.write_text(
+            json.dumps([{"hosts": "localhost", "gather_facts": False, "module_defaults": defaults, "tasks": told}])
+        )
+        said.unlink(missing_ok=True)
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "ansible",
+                "playbook",
+                "-i",
+                "localhost,",
+                "-c",
+                "local",
+                str(book),
+                *(["--check"] if check else []),
+            ],
+            check=False,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-3000:]
+        return t.cast("list[Result]", json.loads(said.read_text()))
+
+    return run
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Of a controller: the collections of the tests, and nobody's settings."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ANSIBLE_", "K8S_", "KUBE")) and not name.lower().endswith("_proxy")
+    }
+    return {
+        **kept,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "TMPDIR": str(home),  # the clients keep what they discovered in there, by the server's address
+        "ANSIBLE_HOME": str(home / ".ansible"),
+        "ANSIBLE_COLLECTIONS_PATH": os.environ.get("ANSIBLE_COLLECTIONS_PATH", str(VENV / "collections")),
+        "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+        "ANSIBLE_NOCOLOR": "1",
+        "LC_ALL": "C.UTF-8",
+    }
