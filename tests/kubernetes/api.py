@@ -128,7 +128,7 @@ class Api:
         self.after_each: Hook | None = None
         self.closing = threading.Event()
         self._faults: list[Fault] = []
-        self._deletions: list[tuple[int, Where]] = []
+        self._acts: list[tuple[int, t.Callable[[], object], bool]] = []
         self._count = 0
         self._lock = threading.Lock()
         for name in ("default", "kube-node-lease", "kube-public", "kube-system"):
@@ -186,10 +186,24 @@ class Api:
         with self._lock:
             self._faults.append(Fault(pattern, verb, times, code, hang, drop, carried_out))
 
+    def at(self, number: int, act: t.Callable[[], object], carried_out: bool = True) -> None:
+        """Have something happen when the request of this number, counted from now on, arrives.
+
+        ``api.at(3, lambda: os.killpg(run.pid, signal.SIGKILL))`` kills a client that has just made its third request;
+        without ``carried_out`` the request dies with it.
+        """
+        with self._lock:
+            self._acts.append((self._count + number, act, carried_out))
+
     def delete_at(self, number: int, path: str) -> None:
         """Have the object at this path gone when the request of this number, from now on, is answered."""
-        with self._lock:
-            self._deletions.append((self._count + number, self.where(path)))
+        where = self.where(path)
+
+        def act() -> None:
+            with contextlib.suppress(RefusedError):
+                self.store.delete(where, {"gracePeriodSeconds": 0})
+
+        self.at(number, act)
 
     def compact(self) -> None:
         """Forget the past: who watches from an older version is told that it expired."""
@@ -213,22 +227,24 @@ class Api:
         with self._lock:
             self.asked.clear()
             self._faults.clear()
-            self._deletions.clear()
+            self._acts.clear()
             self._count = 0
 
     # What the handler asks
 
     def record(self, request: Request) -> None:
+        """Writes a request down and does what was ordered for its number."""
         with self._lock:
-            if not request.of_a_stand_in:
-                self._count += 1
-                request.number = self._count
             self.asked.append(request)
-            due = [where for number, where in self._deletions if number <= request.number]
-            self._deletions = [(number, where) for number, where in self._deletions if number > request.number]
-        for where in due if not request.of_a_stand_in else []:
-            with contextlib.suppress(RefusedError):
-                self.store.delete(where, {"gracePeriodSeconds": 0})
+            if request.of_a_stand_in:
+                return
+            self._count += 1
+            request.number = self._count
+            due = [one for one in self._acts if one[0] == request.number]
+        for _number, act, carried_out in due:
+            act()
+            if not carried_out:
+                raise NoAnswerError
 
     def fault_for(self, request: Request) -> Fault | None:
         with self._lock:
@@ -558,14 +574,3 @@ class Handler(BaseHTTPRequestHandler):
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
         except OSError:
             return True
-
-
-def main() -> None:
-    """``python -m ...tests.kubernetes.api KUBECONFIG``: serve until standard input ends."""
-    with Api() as api:
-        print(api.write_kubeconfig(Path(sys.argv[1])), flush=True)
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main()

@@ -10,8 +10,10 @@ record say ``api``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import typing as t
@@ -56,13 +58,14 @@ Result = dict[str, t.Any]
 
 
 @pytest.fixture
-def play(kubeconfig: Path, tmp_path: Path) -> t.Callable[..., list[Result]]:
+def play(kubeconfig: Path, tmp_path: Path, request: pytest.FixtureRequest) -> t.Callable[..., list[Result]]:
     """Runs modules on the controller, one task each, and returns what each task said; a failure stops nothing.
 
-    ``play({"kubernetes.core.k8s_info": {"kind": "Node"}}, check=True)``
+    ``play({"kubernetes.core.k8s_info": {"kind": "Node"}}, check=True)``. With ``kill_at`` it is killed, as a whole,
+    when its request of this number arrives (``carried_out``: when that has been heard), and nothing is returned.
     """
 
-    def run(*tasks: dict[str, t.Any], check: bool = False) -> list[Result]:
+    def run(*tasks: dict[str, t.Any], check: bool = False, kill_at: int = 0, carried_out: bool = True) -> list[Result]:
         defaults = {"group/kubernetes.core.k8s": {"kubeconfig": str(kubeconfig)}}
         said = tmp_path / "results.json"
         told = [{**task, "register": f"result_{i}", "ignore_errors": True} for i, task in enumerate(tasks)]
@@ -73,20 +76,14 @@ def play(kubeconfig: Path, tmp_path: Path) -> t.Callable[..., list[Result]]:
             json.dumps([{"hosts": "localhost", "gather_facts": False, "module_defaults": defaults, "tasks": told}])
         )
         said.unlink(missing_ok=True)
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "ansible",
-                "playbook",
-                "-i",
-                "localhost,",
-                "-c",
-                "local",
-                str(book),
-                *(["--check"] if check else []),
-            ],
-            check=False,
+        for discovered in tmp_path.glob("k8srcp-*.json"):
+            discovered.unlink()  # so that every run makes the same requests
+        words = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", str(book)]
+        if kill_at:
+            api: Api = request.getfixturevalue("api")
+            api.at(kill_at, lambda: kill_all_of(running.pid), carried_out)
+        running = subprocess.Popen(
+            [*words, *(["--check"] if check else [])],
             cwd=tmp_path,
             env=environment(tmp_path),
             stdin=subprocess.DEVNULL,
@@ -94,10 +91,29 @@ def play(kubeconfig: Path, tmp_path: Path) -> t.Callable[..., list[Result]]:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        assert done.returncode == 0, done.stdout[-3000:]
+        output, _nothing = running.communicate()
+        if kill_at:
+            assert running.returncode == -signal.SIGKILL, f"it ended before it was killed:\n{output[-3000:]}"
+            return []
+        assert running.returncode == 0, output[-3000:]
         return t.cast("list[Result]", json.loads(said.read_text()))
 
     return run
+
+
+def kill_all_of(pid: int) -> None:
+    """Kills a process and what it has started: Ansible's workers have sessions of their own."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [pid]
+    for process in found:
+        found += children.get(process, [])
+    for process in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def environment(home: Path) -> dict[str, str]:

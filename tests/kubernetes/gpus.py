@@ -70,4 +70,4 @@ def gpus(count: int, board: str = "a100-sxm4-40gb", mig: str | None = None) -> l
     for part in mig.split(",") if mig != "on" else []:
         number, _x, profile = part.partition("x")
         profiles += [profile] * int(number)
-    return [Gpu(board, tuple(profiles))] * count
+    return [Gpu(board, tuple(sorted(profiles)))] * count

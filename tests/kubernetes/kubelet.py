@@ -20,10 +20,12 @@ What of the originals matters to an adapter, and is played here:
 - mig-manager (mig-parted's Go version) acts when the label's value changes. It pauses the operands by their labels and
   waits for their pods; if that takes too long, it leaves everything as it is, with state ``pending``. Its promise to
   restore the labels when it fails is kept only until its first success: the flag for that is never reset.
+- gpu-operator hands a changed strategy, or another ConfigMap, of its ClusterPolicy on to its daemonsets.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
 import fnmatch
@@ -44,6 +46,10 @@ from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import Gpu, Outcome,
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 DAEMONSETS = "/apis/apps/v1/daemonsets"
+POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
+
+OPERATOR = "gpu-operator"
+DEFAULT_CONFIGS = "default-mig-parted-config"
 
 REVISION = "controller-revision-hash"
 CONFIG = "nvidia.com/mig.config"
@@ -107,7 +113,8 @@ class Cluster:
         self.error = ""
         self.trouble = ""  # what the API said last when something did not work
         self.threads = [threading.Thread(target=self._run, daemon=True)]
-        for path, seen in ((NODES, self.node_event), (PODS, self.wake), (DAEMONSETS, self.wake)):
+        watched = {NODES: self.node_event, PODS: self.wake, DAEMONSETS: self.wake, POLICIES: self.wake}
+        for path, seen in watched.items():
             self.threads.append(threading.Thread(target=self._watch, args=(path, seen), daemon=True))
 
     def __enter__(self) -> Cluster:
@@ -171,6 +178,10 @@ class Cluster:
         while not self.stop.is_set():
             try:
                 self.client.watch(path, seen, self.stop)
+            except ApiError as error:
+                if error.code == 404:
+                    return  # a cluster that does not know this kind
+                self.stop.wait(0.2)
             except AWAY:
                 self.stop.wait(0.2)
             except Exception:
@@ -193,6 +204,7 @@ class Cluster:
 
     def look(self) -> float:
         """Does what is due; the seconds until something else is."""
+        self.keep_policies()
         nodes = {node["metadata"]["name"]: node for node in self.client.select(NODES)}
         pods = self.client.select(PODS)
         daemonsets = self.client.select(DAEMONSETS)
@@ -209,6 +221,25 @@ class Cluster:
                 mine = [pod for pod in pods if pod["spec"].get("nodeName") == machine.name]
                 due.append(self.run_node(machine, nodes[machine.name], mine))
         return max(min(due), 0.01)
+
+    # gpu-operator, as far as a ClusterPolicy that is changed changes its daemonsets
+
+    def keep_policies(self) -> None:
+        for policy in (self.client.find(POLICIES) or {"items": []})["items"]:
+            strategy = (policy["spec"].get("mig") or {}).get("strategy", "single")
+            config = (policy["spec"].get("migManager") or {}).get("config") or {}
+            for daemonset in self.client.select(f"/apis/apps/v1/namespaces/{OPERATOR}/daemonsets"):
+                spec = daemonset["spec"]["template"]["spec"]
+                changed = copy.deepcopy(spec)
+                for variable in (one for container in changed["containers"] for one in container.get("env") or []):
+                    if variable["name"] == "MIG_STRATEGY":
+                        variable["value"] = strategy
+                for volume in changed.get("volumes") or []:
+                    if volume["name"] == "mig-parted-config":
+                        volume["configMap"]["name"] = config.get("name") or DEFAULT_CONFIGS
+                if changed != spec:
+                    path = f"/apis/apps/v1/namespaces/{OPERATOR}/daemonsets/{daemonset['metadata']['name']}"
+                    self.client.patch(path, {"spec": {"template": {"spec": changed}}})
 
     # Daemonset controller, garbage collector, scheduler
 
@@ -481,7 +512,7 @@ class Manager:
 
     is_applied: t.Callable[[str], bool]
     apply: t.Callable[[str], object]
-    namespace: str = "gpu-operator"
+    namespace: str = OPERATOR
     dies_at: str = ""
     pod_timeout: float = 300.0
     runs: list[str] = dataclasses.field(default_factory=list)
@@ -513,7 +544,7 @@ class Manager:
         try:
             pod = ""
             while not self.stopped:
-                self._wait(lambda before=pod: self._pod() not in ("", before))
+                self._wait_for_another(pod)
                 pod = self._pod()
                 if pod:
                     self._live(pod)
@@ -522,6 +553,12 @@ class Manager:
         except Exception:
             if not self.stopped:
                 self.cluster.break_down()
+
+    def _wait_for_another(self, pod: str) -> None:
+        self._wait(lambda: self._pod() not in ("", pod))
+
+    def _wait_for_call(self, calls: int, pod: str) -> None:
+        self._wait(lambda: self.calls > calls or self._pod() != pod)
 
     def _wait(self, what: t.Callable[[], object], seconds: float = math.inf) -> bool:
         deadline = time.monotonic() + seconds
@@ -549,7 +586,7 @@ class Manager:
         while True:
             calls = self.calls  # before the comparison: a change beside it must not be missed
             if last_read == self.current:
-                self._wait(lambda before=calls: self.calls > before or self._pod() != pod)
+                self._wait_for_call(calls, pod)
             if self.stopped or self._pod() != pod:
                 return
             last_read = self.current

@@ -10,13 +10,18 @@ import json
 import typing as t
 from pathlib import Path
 
+import yaml
+
 from ansible_collections.gpufleet.mig.tests.kubernetes.client import Client, Data, path_of
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import Gpu, gpus
 from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import (
+    DEFAULT_CONFIGS,
     DEPLOY,
     NODES,
     OPERANDS,
+    OPERATOR,
     PODS,
+    POLICIES,
     Cluster,
     Machine,
     Manager,
@@ -25,8 +30,23 @@ from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import (
     path_to,
 )
 
-OPERATOR = "gpu-operator"
 IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
+
+
+def everywhere(**devices: int) -> list[Data]:
+    """An entry of mig-parted's for all GPUs of a node; without devices MIG is off."""
+    return [{"devices": "all", "mig-enabled": bool(devices), "mig-devices": devices}]
+
+
+VENDOR_CONFIGS = {
+    "version": "v1",
+    "mig-configs": {
+        "all-disabled": everywhere(),
+        "all-1g.5gb": everywhere(**{"1g.5gb": 7}),
+        "all-3g.20gb": everywhere(**{"3g.20gb": 2}),
+        "all-balanced": everywhere(**{"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}),
+    },
+}
 
 
 class Stage:
@@ -36,8 +56,6 @@ class Stage:
         self.cluster = cluster
         self.client = Client(cluster.kubeconfig, "stand-in test")
         self.gpus: dict[str, list[Gpu]] = {}
-        self.configs: dict[str, list[Gpu]] = {}
-        """What mig-manager knows: name of a config -> the GPUs of a node as it leaves them."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -79,6 +97,7 @@ class Stage:
         labels: dict[str, str] | None = None,
         selects: dict[str, str] | None = None,
         strategy: str = "",
+        volumes: list[Data] | None = None,
     ) -> Data:
         """A daemonset of any name. Its container's name says which of NVIDIA's programs it is, see ``part_of``."""
         labels = labels or {"app": name}
@@ -94,6 +113,7 @@ class Stage:
                     "metadata": {"labels": labels},
                     "spec": {
                         "nodeSelector": selects or {},
+                        "volumes": volumes or [],
                         "containers": [{"name": container or name, "image": IMAGE, "env": env}],
                     },
                 },
@@ -116,35 +136,52 @@ class Stage:
                 wanted = strategy if part in ("device-plugin", "gpu-feature-discovery") else ""
                 self.daemonset(app, names.get(part, part), namespace=OPERATOR, selects=selects, strategy=wanted)
         selects = {f"{DEPLOY}mig-manager": "true", "nvidia.com/mig.capable": "true"}
-        self.daemonset("nvidia-mig-manager", namespace=OPERATOR, selects=selects)
+        volume = {"name": "mig-parted-config", "configMap": {"name": DEFAULT_CONFIGS}}
+        self.daemonset("nvidia-mig-manager", namespace=OPERATOR, selects=selects, volumes=[volume])
         policy = {
             "apiVersion": "nvidia.com/v1",
             "kind": "ClusterPolicy",
             "metadata": {"name": "cluster-policy"},
             "spec": {
                 "mig": {"strategy": strategy},
-                "migManager": {
-                    "enabled": True,
-                    "config": {"name": "default-mig-parted-config", "default": "all-disabled"},
-                },
+                "migManager": {"enabled": True, "config": {"name": DEFAULT_CONFIGS, "default": "all-disabled"}},
             },
         }
-        self.client.create("/apis/nvidia.com/v1/clusterpolicies", policy)
-        self.config_map("default-mig-parted-config", OPERATOR, **{"config.yaml": "version: v1\nmig-configs: {}\n"})
+        self.client.create(POLICIES, policy)
+        self.config_map(DEFAULT_CONFIGS, OPERATOR, **{"config.yaml": yaml.safe_dump(VENDOR_CONFIGS)})
 
     def operator_node(self, name: str, layout: list[Gpu] | None = None, **labels: str) -> Machine:
-        """A node with the operator's labels, and a mig-manager that knows ``stage.configs``."""
+        """A node with the operator's labels, and a mig-manager that reads the ClusterPolicy's ConfigMap."""
         deploy = {f"{DEPLOY}{part}": "true" for part in (*OPERANDS, "mig-manager")}
         all_labels = {"nvidia.com/gpu.present": "true", "nvidia.com/mig.capable": "true", **deploy, **labels}
         machine = self.node(name, layout, **all_labels)
 
         def is_applied(config: str) -> bool:
-            if config not in self.configs:
-                raise UnknownConfigError(config)
-            return self.configs[config] == self.gpus[name]
+            return self.wanted(config, name) == self.gpus[name]
 
-        machine.manager = Manager(is_applied, lambda config: self.gpus.update({name: self.configs[config]}), OPERATOR)
+        def apply(config: str) -> None:
+            self.gpus[name] = self.wanted(config, name)
+
+        machine.manager = Manager(is_applied, apply)
         return self.cluster.add(machine)
+
+    def wanted(self, config: str, node: str) -> list[Gpu]:
+        """A node's GPUs as a config of the ClusterPolicy's ConfigMap wants them."""
+        policy = self.client.select(POLICIES)[0]
+        name = policy["spec"]["migManager"]["config"].get("name") or DEFAULT_CONFIGS
+        config_map = self.client.find(f"/api/v1/namespaces/{OPERATOR}/configmaps/{name}") or {
+            "data": {"config.yaml": ""}
+        }
+        configs = (yaml.safe_load(config_map["data"]["config.yaml"]) or {}).get("mig-configs") or {}
+        if config not in configs:
+            raise UnknownConfigError(config)
+        after = list(self.gpus[node])
+        for entry in configs[config]:
+            profiles = [profile for profile, count in (entry.get("mig-devices") or {}).items() for _one in range(count)]
+            for index, gpu in enumerate(after):
+                if entry["devices"] == "all" or index in entry["devices"]:
+                    after[index] = Gpu(gpu.board, tuple(sorted(profiles)) if entry["mig-enabled"] else None)
+        return after
 
     def pod(
         self,

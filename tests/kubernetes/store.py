@@ -136,9 +136,9 @@ def conflict(resource: Resource, name: str, why: str = MODIFIED) -> RefusedError
 
 
 def invalid(kind: str, name: str, group: str, field: str, why: str) -> RefusedError:
-    details = {"name": name, "group": group, "kind": kind, "causes": [{"reason": "FieldValueInvalid", "field": field}]}
-    details["causes"][0]["message"] = why
-    return RefusedError(422, "Invalid", f'{kind} "{name}" is invalid: {field}: {why}', without_nothing(details))
+    cause = {"reason": "FieldValueInvalid", "message": why, "field": field}
+    details = without_nothing({"name": name, "group": group, "kind": kind, "causes": [cause]})
+    return RefusedError(422, "Invalid", f'{kind} "{name}" is invalid: {field}: {why}', details)
 
 
 def bad_request(message: str) -> RefusedError:
@@ -281,7 +281,7 @@ def json_patch(old: Data, operations: list[Data]) -> Data:
     except (KeyError, IndexError, ValueError, TypeError):
         message = "the server rejected our request due to an error in our request"
         raise RefusedError(422, "Invalid", message) from None
-    return t.cast(Data, document[""])
+    return document[""]
 
 
 def one_operation(document: Data, operation: Data) -> None:

@@ -9,10 +9,22 @@ from __future__ import annotations
 import math
 
 import pytest
+import yaml
 
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import RECORDED, Gpu, gpus, key_of, recorded
-from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import CONFIG, DEPLOY, PAUSED, STATE, Machine, path_to
-from ansible_collections.gpufleet.mig.tests.kubernetes.stage import OPERATOR, Stage
+from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import (
+    CONFIG,
+    DEFAULT_CONFIGS,
+    DEPLOY,
+    OPERATOR,
+    PAUSED,
+    POLICIES,
+    STATE,
+    Machine,
+    is_ready,
+    path_to,
+)
+from ansible_collections.gpufleet.mig.tests.kubernetes.stage import Stage, everywhere
 
 GPU = "nvidia.com/gpu"
 SMALL = "nvidia.com/mig-1g.5gb"
@@ -163,8 +175,7 @@ def test_a_pod_comes_onto_a_node_that_has_what_it_requests(stage) -> None:
 
 @pytest.fixture
 def operated(stage) -> Machine:
-    """A node of gpu-operator with one GPU, and two configs."""
-    stage.configs = {"all-1g.5gb": gpus(1, mig="7x1g.5gb"), "all-disabled": gpus(1)}
+    """A node of gpu-operator with one GPU."""
     stage.operator("single")
     machine = stage.operator_node("node-1", gpus(1), **{CONFIG: "all-disabled", f"{DEPLOY}dcgm": "false"})
     assert stage.cluster.wait_for(lambda: stage.labels("node-1").get(STATE) == "success"), stage
@@ -184,14 +195,33 @@ def test_mig_manager_applies_what_the_label_says(stage, operated) -> None:
     assert (labels[f"{DEPLOY}device-plugin"], labels[f"{DEPLOY}dcgm"]) == ("true", "false")
     assert stage.cluster.wait_for(lambda: stage.labels("node-1")["nvidia.com/gpu.product"].endswith("MIG-1g.5gb"))
 
-    # The same name again is nothing to it, what it stands for may have changed; but a label that came back is.
+    # Another content under the same name is nothing to it; a label that was taken away and came back is.
     runs = list(operated.manager.runs)
-    stage.configs["all-1g.5gb"] = gpus(1, mig="2x3g.20gb")
+    other = {"version": "v1", "mig-configs": {"all-1g.5gb": everywhere(**{"3g.20gb": 2})}}
+    path = f"/api/v1/namespaces/{OPERATOR}/configmaps/{DEFAULT_CONFIGS}"
+    stage.client.patch(path, {"data": {"config.yaml": yaml.safe_dump(other)}})
     want(stage, "all-1g.5gb")
     assert not stage.cluster.wait_for(lambda: operated.manager.runs != runs, seconds=0.3)
     want(stage, None)
     want(stage, "all-1g.5gb")
     assert stage.settles("node-1", **{GPU: 2}), stage
+
+
+def test_the_operator_hands_on_what_its_policy_says(stage, operated) -> None:
+    ours = {"version": "v1", "mig-configs": {"ours-1f3a": everywhere(**{"3g.20gb": 2})}}
+    stage.config_map("ours", OPERATOR, **{"config.yaml": yaml.safe_dump(ours)})
+    (manager,) = stage.pods("node-1", app="nvidia-mig-manager")
+    spec = {"mig": {"strategy": "mixed"}, "migManager": {"config": {"name": "ours"}}}
+    stage.client.patch(f"{POLICIES}/cluster-policy", {"spec": spec})
+
+    def restarted() -> bool:
+        pods = [pod for pod in stage.pods("node-1", app="nvidia-mig-manager") if is_ready(pod)]
+        return bool(pods) and pods[0]["metadata"]["uid"] != manager["metadata"]["uid"]
+
+    assert stage.cluster.wait_for(restarted), stage
+    want(stage, "ours-1f3a")
+    assert stage.settles("node-1", **{"nvidia.com/mig-3g.20gb": 2}), stage
+    assert stage.cluster.wait_for(lambda: stage.labels("node-1").get("nvidia.com/mig.strategy") == "mixed"), stage
 
 
 def test_mig_manager_fails_on_a_config_that_it_does_not_know(stage, operated) -> None:
@@ -229,7 +259,7 @@ def test_mig_manager_that_dies_goes_on_with_its_next_pod(stage, operated, where,
     labels = stage.labels("node-1")
     assert labels[STATE] == "pending"
     assert (labels[f"{DEPLOY}device-plugin"] == PAUSED) == paused
-    assert (stage.gpus["node-1"] == stage.configs["all-1g.5gb"]) == changed
+    assert (stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")) == changed
     assert not stage.cluster.wait_for(lambda: stage.labels("node-1")[STATE] != "pending", seconds=0.3)
 
     restart(stage, "node-1", "nvidia-mig-manager")

@@ -101,6 +101,19 @@ def test_a_drain_that_a_budget_or_a_pod_stops_says_so(stage, play) -> None:
     assert "timeout reached while pods were still running." in waited["warnings"]
 
 
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_a_run_that_is_killed_at_a_request_leaves_what_was_carried_out(api, stage, play, carried_out) -> None:
+    stage.node("node-1")
+    api.forget()
+    play({f"{CORE}k8s_drain": {"name": "node-1", "state": "cordon"}})
+    (number,) = [write.number for write in api.writes]
+    stage.client.patch(NODE, {"spec": {"unschedulable": None}})
+    api.forget()
+    play({f"{CORE}k8s_drain": {"name": "node-1", "state": "cordon"}}, kill_at=number, carried_out=carried_out)
+    assert stage.is_cordoned("node-1") == carried_out
+    assert [request.number for request in api.requests][-1] == number
+
+
 def test_a_taint_and_a_restart_of_a_pod(stage, play) -> None:
     stage.node("node-1")
     stage.plain("mixed")
