@@ -4,8 +4,8 @@
 
 """A Kubernetes API of one's own, a cluster on it, and Ansible against it.
 
-Tests that say ``stage`` or ``kubeconfig`` need not know what the API is. Only those that order faults or look at the
-record say ``api``.
+Tests that say ``stage`` or ``kubeconfig`` need not know what the API is: with KUBERNETES_TEST_CACHE it is a real one,
+see real.py. Only those that order faults or look at the record say ``api``, and are left out then.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pytest
 
 from ansible_collections.gpufleet.mig.tests.kubernetes.api import Api
 from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import Cluster
+from ansible_collections.gpufleet.mig.tests.kubernetes.real import Real, cache_folder
 from ansible_collections.gpufleet.mig.tests.kubernetes.stage import Stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,9 +37,31 @@ def api() -> t.Iterator[Api]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def real() -> t.Iterator[Real | None]:
+    """The real API, if one is asked for."""
+    cache = cache_folder()
+    if cache:
+        with Real(cache) as server:
+            yield server
+    else:
+        yield None
+
+
 @pytest.fixture
-def kubeconfig(api: Api, tmp_path: Path) -> Path:
-    return api.write_kubeconfig(tmp_path / "kubeconfig")
+def kubeconfig(real: Real | None, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Of an empty cluster's API."""
+    server: Api | Real = real or request.getfixturevalue("api")
+    if real:
+        real.wipe()
+    return server.write_kubeconfig(tmp_path / "kubeconfig")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if cache_folder():
+        played = [item for item in items if "api" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=played)
+        items[:] = [item for item in items if item not in played]
 
 
 @pytest.fixture

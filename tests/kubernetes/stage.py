@@ -213,17 +213,18 @@ class Stage:
         return self.client.create(path_of(body, collection=True), body)
 
     def budget(
-        self, name: str, labels: dict[str, str], allowed: int, healthy: int = 1, namespace: str = "default"
+        self, name: str, labels: dict[str, str], allowed: int | None, healthy: int = 1, namespace: str = "default"
     ) -> Data:
-        """A disruption budget that allows so many evictions, as its controller would have counted."""
+        """A disruption budget that allows so many evictions, as its controller would have counted, or has not."""
+        version = "policy/v1" if self.client.find("/apis/policy/v1") else "policy/v1beta1"
         body = {
-            "apiVersion": "policy/v1",
+            "apiVersion": version,
             "kind": "PodDisruptionBudget",
             "metadata": {"name": name, "namespace": namespace},
-            "spec": {"minAvailable": max(healthy - allowed, 0), "selector": {"matchLabels": labels}},
+            "spec": {"minAvailable": max(healthy - (allowed or 0), 0), "selector": {"matchLabels": labels}},
         }
         made = self.client.create(path_of(body, collection=True), body)
-        return self.allow(made, allowed, healthy)
+        return made if allowed is None else self.allow(made, allowed, healthy)
 
     def allow(self, budget: Data, allowed: int, healthy: int = 1) -> Data:
         status = {

@@ -19,7 +19,7 @@ from kubernetes import dynamic, watch
 from kubernetes.client.exceptions import ApiException
 
 from ansible_collections.gpufleet.mig.tests.kubernetes.api import Api, NoAnswerError, Request
-from ansible_collections.gpufleet.mig.tests.kubernetes.client import Client
+from ansible_collections.gpufleet.mig.tests.kubernetes.client import Client, path_of
 
 NODE = "/api/v1/nodes/node-1"
 BUDGET = {"app": "train"}
@@ -198,12 +198,7 @@ def test_an_eviction_keeps_to_the_budget_and_to_the_grace_period(still, python) 
     python.evict("two")
     pod = python.core.read_namespaced_pod("two", "default")
     assert pod.metadata.deletion_grace_period_seconds == 30
-    assert (
-        still.client.get("/apis/policy/v1/namespaces/default/poddisruptionbudgets/train")["status"][
-            "disruptionsAllowed"
-        ]
-        == 0
-    )
+    assert still.client.get(path_of(budget))["status"]["disruptionsAllowed"] == 0
     # Again: it is ending already, which no budget forbids.
     python.evict("two")
     python.core.delete_namespaced_pod("two", "default", grace_period_seconds=0)
@@ -212,8 +207,7 @@ def test_an_eviction_keeps_to_the_budget_and_to_the_grace_period(still, python) 
 
 def test_a_budget_that_nobody_has_counted_says_so(still, python) -> None:
     still.node("node-1")
-    body: t.Any = {"metadata": {"name": "new"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": BUDGET}}}
-    kubernetes_client.PolicyV1Api(python.any).create_namespaced_pod_disruption_budget("default", body)
+    still.budget("new", BUDGET, allowed=None)
     still.pod("train", "node-1", labels=BUDGET)
     still.client.patch("/api/v1/namespaces/default/pods/train/status", {"status": {"phase": "Running"}})
     with pytest.raises(ApiException) as caught:
