@@ -82,6 +82,8 @@ class Machine:
     keeps_capacity: float = 300.0
     """Seconds that the capacity of a resource outlives its plugin."""
     manager: Manager | None = None
+    kept: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Labels of the node that somebody else sets back whenever they change: a GitOps tool, say."""
 
     # What the kubelet remembers
     ending: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -218,6 +220,7 @@ class Cluster:
         due = [1.0]
         for machine in list(self.machines.values()):
             if machine.name in nodes:
+                self.keep_labels(machine, nodes[machine.name])
                 mine = [pod for pod in pods if pod["spec"].get("nodeName") == machine.name]
                 due.append(self.run_node(machine, nodes[machine.name], mine))
         return max(min(due), 0.01)
@@ -240,6 +243,12 @@ class Cluster:
                 if changed != spec:
                     path = f"/apis/apps/v1/namespaces/{OPERATOR}/daemonsets/{daemonset['metadata']['name']}"
                     self.client.patch(path, {"spec": {"template": {"spec": changed}}})
+
+    def keep_labels(self, machine: Machine, node: Data) -> None:
+        labels = node["metadata"].get("labels") or {}
+        changed = {name: value for name, value in machine.kept.items() if labels.get(name) != value}
+        if changed:
+            self.client.patch(path_to(machine.name), {"metadata": {"labels": changed}})
 
     # Daemonset controller, garbage collector, scheduler
 

@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import (
     POLICIES,
     STATE,
     Machine,
+    NeedsRebootError,
     is_ready,
     path_to,
 )
@@ -265,6 +266,43 @@ def test_mig_manager_that_dies_goes_on_with_its_next_pod(stage, operated, where,
     restart(stage, "node-1", "nvidia-mig-manager")
     assert stage.cluster.wait_for(lambda: stage.labels("node-1")[STATE] == "success"), stage
     assert stage.settles("node-1", **{GPU: 7}), stage
+
+
+def test_mig_manager_that_fails_restores_the_labels_until_its_first_success(stage, operated) -> None:
+    """Its flag for that is never reset, so what it leaves depends on what it did before."""
+
+    def refuse(_config: str) -> None:
+        raise RuntimeError("the driver said no")
+
+    apply, operated.manager.apply = operated.manager.apply, refuse
+    want(stage, "all-1g.5gb")
+    assert stage.cluster.wait_for(lambda: stage.labels("node-1")[STATE] == "failed")
+    assert stage.labels("node-1")[f"{DEPLOY}device-plugin"] == "true"
+
+    operated.manager.apply = apply
+    want(stage, "all-3g.20gb")
+    assert stage.cluster.wait_for(lambda: stage.labels("node-1")[STATE] == "success")
+    operated.manager.apply = refuse
+    want(stage, "all-1g.5gb")
+    assert stage.cluster.wait_for(lambda: stage.labels("node-1")[STATE] == "failed")
+    assert stage.labels("node-1")[f"{DEPLOY}device-plugin"] == PAUSED
+
+
+def test_mig_manager_that_needs_a_reboot_says_so_and_waits(stage, operated) -> None:
+    def ask_for_a_reboot(_config: str) -> None:
+        raise NeedsRebootError
+
+    operated.manager.apply = ask_for_a_reboot
+    want(stage, "all-1g.5gb")
+    assert stage.cluster.wait_for(lambda: stage.labels("node-1")[STATE] == "rebooting")
+    assert stage.labels("node-1")[f"{DEPLOY}device-plugin"] == PAUSED
+
+
+def test_a_label_that_somebody_keeps_comes_back(stage) -> None:
+    machine = stage.node("node-1", **{CONFIG: "theirs"})
+    machine.kept = {CONFIG: "theirs"}
+    want(stage, "ours")
+    assert stage.cluster.wait_for(lambda: stage.labels("node-1")[CONFIG] == "theirs")
 
 
 def test_mig_manager_runs_where_the_node_says_that_it_can_mig(stage) -> None:
