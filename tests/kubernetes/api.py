@@ -287,7 +287,7 @@ class Api:
                     told = {"groupVersion": version, "version": number}
                     groups.append({"name": name, "versions": [told], "preferredVersion": told})
             return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-        version = path.removeprefix("/apis/").removeprefix("/api/")
+        version = path.removeprefix("/apis/" if path.count("/") == 3 else "/api/")
         if version not in versions:
             return None
         listed = []
@@ -357,7 +357,7 @@ class Handler(BaseHTTPRequestHandler):
             if fault and (fault.code or fault.drop) and not fault.carried_out:
                 self.break_down(request, fault)
                 return
-            if request.verb == "watch" and not fault:
+            if request.verb == "watch":
                 self.watch(request)
                 return
             code, body = self.carry_out(request)
@@ -373,6 +373,9 @@ class Handler(BaseHTTPRequestHandler):
     def break_down(self, request: Request, fault: Fault) -> None:
         if fault.drop:
             self.hang_up()
+            return
+        if fault.code == 429:  # as API priority and fairness says it: not a Status, unlike a disruption budget's
+            self.send(request, 429, "Too many requests, please try again later.\n", retry_after=1)
             return
         where = None
         with contextlib.suppress(RefusedError):
@@ -493,16 +496,18 @@ class Handler(BaseHTTPRequestHandler):
 
     # Answers
 
-    def send(self, request: Request, code: int, body: t.Any) -> None:
+    def send(self, request: Request, code: int, body: t.Any, retry_after: int = 0) -> None:
         request.code = code
         text = isinstance(body, str)
         raw = body.encode() if text else json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Type", "text/plain; charset=utf-8" if text else "application/json")
         self.send_header("Content-Length", str(len(raw)))
-        details = {} if text else body.get("details")
-        if isinstance(details, dict) and details.get("retryAfterSeconds"):
-            self.send_header("Retry-After", str(details["retryAfterSeconds"]))
+        details = None if text else body.get("details")
+        if isinstance(details, dict):
+            retry_after = details.get("retryAfterSeconds", 0)
+        if retry_after:
+            self.send_header("Retry-After", str(retry_after))
         self.end_headers()
         self.wfile.write(raw)
 

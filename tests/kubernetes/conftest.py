@@ -30,6 +30,14 @@ ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 
 
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python client would ask a proxy for loopback, too."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
 @pytest.fixture
 def api() -> t.Iterator[Api]:
     """An empty cluster's API."""

@@ -51,6 +51,7 @@ POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
 OPERATOR = "gpu-operator"
 DEFAULT_CONFIGS = "default-mig-parted-config"
 
+UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 REVISION = "controller-revision-hash"
 CONFIG = "nvidia.com/mig.config"
 STATE = "nvidia.com/mig.config.state"
@@ -221,6 +222,7 @@ class Cluster:
         for machine in list(self.machines.values()):
             if machine.name in nodes:
                 self.keep_labels(machine, nodes[machine.name])
+                self.keep_taint(nodes[machine.name])
                 mine = [pod for pod in pods if pod["spec"].get("nodeName") == machine.name]
                 due.append(self.run_node(machine, nodes[machine.name], mine))
         return max(min(due), 0.01)
@@ -249,6 +251,16 @@ class Cluster:
         changed = {name: value for name, value in machine.kept.items() if labels.get(name) != value}
         if changed:
             self.client.patch(path_to(machine.name), {"metadata": {"labels": changed}})
+
+    def keep_taint(self, node: Data) -> None:
+        """As the node lifecycle controller does: so a cordon makes somebody else write to the node."""
+        taints = node["spec"].get("taints") or []
+        others = [taint for taint in taints if taint["key"] != UNSCHEDULABLE["key"]]
+        wanted = [*others, UNSCHEDULABLE] if node["spec"].get("unschedulable") else others
+        if len(wanted) != len(taints):
+            version = node["metadata"]["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "spec": {"taints": wanted or None}}
+            self.client.patch(path_to(node["metadata"]["name"]), body)
 
     # Daemonset controller, garbage collector, scheduler
 

@@ -161,11 +161,10 @@ def ordered(code: int, resource: Resource | None, name: str) -> RefusedError:
     """The answer that a test ordered, in the server's words where it has some."""
     if code == 409 and resource:
         return conflict(resource, name)
-    reasons = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 503: "ServiceUnavailable"}
+    reasons = {401: "Unauthorized", 403: "Forbidden", 503: "ServiceUnavailable"}
     messages = {
         401: "Unauthorized",
         403: f'{resource.qualified if resource else "it"} "{name}" is forbidden: User "test" cannot do this',
-        429: "Too many requests, please try again later.",
         500: "Internal error occurred: etcdserver: request timed out",
         503: "the server is currently unable to handle the request",
     }
@@ -186,7 +185,9 @@ def without_nothing(values: Data) -> Data:
 def matches_labels(expression: str, labels: dict[str, str]) -> bool:
     """Whether labels match a selector in its written form: ``a=b,c!=d,e,!f,g in (h,i),j notin (k)``."""
     for part in filter(None, (part.strip() for part in re.split(r",(?![^(]*\))", expression))):
-        found = re.fullmatch(r"(!?)([\w./-]+)|([\w./-]+)\s*(==|=|!=)\s*([\w.-]*)|([\w./-]+) (in|notin) \((.*)\)", part)
+        found = re.fullmatch(
+            r"(!?)([\w./-]+)|([\w./-]+)\s*(==|=|!=)\s*([\w.-]*)|([\w./-]+)\s+(in|notin)\s*\((.*)\)", part
+        )
         if not found:
             raise bad_request(f"unable to parse requirement: {part!r}")
         absent, key, equal_key, operator, value, set_key, set_operator, values = found.groups()
@@ -477,12 +478,7 @@ class Store:
             obj["status"] = status
         with self.changed:
             if resource.namespaced and ("namespaces", "", where.namespace) not in self.objects:
-                raise RefusedError(
-                    404,
-                    "NotFound",
-                    f'namespaces "{where.namespace}" not found',
-                    {"name": where.namespace, "kind": "namespaces"},
-                )
+                raise not_found(resource_named("namespaces"), where.namespace)
             if (resource.qualified, where.namespace, name) in self.objects:
                 raise already_exists(resource, name)
             checked(resource, obj)
@@ -536,12 +532,8 @@ class Store:
             metadata = old["metadata"]
             conditions = options.get("preconditions") or {}
             if conditions.get("uid", metadata["uid"]) != metadata["uid"]:
-                raise conflict(
-                    where.resource,
-                    where.name,
-                    f"Precondition failed: UID in precondition: {conditions['uid']}, UID in object meta: "
-                    f"{metadata['uid']}",
-                )
+                why = f"Precondition failed: UID in precondition: {conditions['uid']}, UID in object meta: "
+                raise conflict(where.resource, where.name, why + metadata["uid"])
             if conditions.get("resourceVersion", metadata["resourceVersion"]) != metadata["resourceVersion"]:
                 raise conflict(where.resource, where.name)
             grace = grace_period(where.resource, old, options.get("gracePeriodSeconds"))

@@ -285,6 +285,12 @@ def test_faults_come_as_ordered_and_end(api, still, python) -> None:
     assert not still.is_cordoned("node-1")
     assert python.core.patch_node("node-1", body).spec.unschedulable
 
+    # A server that has too much to do says so in plain text: it is not the answer of a disruption budget.
+    api.fail(NODE, verb="patch", code=429)
+    with pytest.raises(ApiException) as caught:
+        python.core.patch_node("node-1", body)
+    assert (caught.value.status, caught.value.body) == (429, "Too many requests, please try again later.\n")
+
     # The answer gets lost, not the change.
     api.fail(NODE, verb="patch", drop=True, carried_out=True)
     with pytest.raises(Exception, match="Connection"):

@@ -298,6 +298,20 @@ def test_mig_manager_that_needs_a_reboot_says_so_and_waits(stage, operated) -> N
     assert stage.labels("node-1")[f"{DEPLOY}device-plugin"] == PAUSED
 
 
+def test_a_cordoned_node_is_tainted_by_somebody_else(stage) -> None:
+    stage.node("node-1")
+
+    def taints() -> list[str]:
+        return [taint["key"] for taint in stage.client.get(path_to("node-1"))["spec"].get("taints") or []]
+
+    stage.client.patch(
+        path_to("node-1"), {"spec": {"unschedulable": True, "taints": [{"key": "a", "effect": "NoSchedule"}]}}
+    )
+    assert stage.cluster.wait_for(lambda: taints() == ["a", "node.kubernetes.io/unschedulable"])
+    stage.client.patch(path_to("node-1"), {"spec": {"unschedulable": None}})
+    assert stage.cluster.wait_for(lambda: taints() == ["a"])
+
+
 def test_a_label_that_somebody_keeps_comes_back(stage) -> None:
     machine = stage.node("node-1", **{CONFIG: "theirs"})
     machine.kept = {CONFIG: "theirs"}
