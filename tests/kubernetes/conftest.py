@@ -10,12 +10,8 @@ see real.py. Only those that order faults or look at the record say ``api``, and
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
 import typing as t
 from pathlib import Path
 
@@ -24,10 +20,8 @@ import pytest
 from ansible_collections.gpufleet.mig.tests.kubernetes.api import Api
 from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import Cluster
 from ansible_collections.gpufleet.mig.tests.kubernetes.real import Real, cache_folder
+from ansible_collections.gpufleet.mig.tests.kubernetes.running import Kill, run_playbook
 from ansible_collections.gpufleet.mig.tests.kubernetes.stage import Stage
-
-ROOT = Path(__file__).resolve().parents[2]
-VENV = ROOT / ".venv"
 
 
 @pytest.fixture(autouse=True)
@@ -89,14 +83,13 @@ Result = dict[str, t.Any]
 
 
 @pytest.fixture
-def play(kubeconfig: Path, tmp_path: Path, request: pytest.FixtureRequest) -> t.Callable[..., list[Result]]:
+def play(kubeconfig: Path, tmp_path: Path) -> t.Callable[..., list[Result]]:
     """Runs modules on the controller, one task each, and returns what each task said; a failure stops nothing.
 
-    ``play({"kubernetes.core.k8s_info": {"kind": "Node"}}, check=True)``. With ``kill_at`` it is killed, as a whole,
-    when its request of this number arrives (``carried_out``: when that has been heard), and nothing is returned.
+    ``play({"kubernetes.core.k8s_info": {"kind": "Node"}}, check=True)``. A run that is killed returns nothing.
     """
 
-    def run(*tasks: dict[str, t.Any], check: bool = False, kill_at: int = 0, carried_out: bool = True) -> list[Result]:
+    def run(*tasks: dict[str, t.Any], check: bool = False, kill: Kill | None = None) -> list[Result]:
         defaults = {"group/kubernetes.core.k8s": {"kubeconfig": str(kubeconfig)}}
         said = tmp_path / "results.json"
         told = [{**task, "register": f"result_{i}", "ignore_errors": True} for i, task in enumerate(tasks)]
@@ -106,62 +99,11 @@ def play(kubeconfig: Path, tmp_path: Path, request: pytest.FixtureRequest) -> t.
         book.write_text(
             json.dumps([{"hosts": "localhost", "gather_facts": False, "module_defaults": defaults, "tasks": told}])
         )
-        said.unlink(missing_ok=True)
-        for discovered in tmp_path.glob("k8srcp-*.json"):
-            discovered.unlink()  # so that every run makes the same requests
-        words = [sys.executable, "-m", "ansible", "playbook", "-i", "localhost,", "-c", "local", str(book)]
-        if kill_at:
-            api: Api = request.getfixturevalue("api")
-            api.at(kill_at, lambda: kill_all_of(running.pid), carried_out)
-        running = subprocess.Popen(
-            [*words, *(["--check"] if check else [])],
-            cwd=tmp_path,
-            env=environment(tmp_path),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        output, _nothing = running.communicate()
-        if kill_at:
-            assert running.returncode == -signal.SIGKILL, f"it ended before it was killed:\n{output[-3000:]}"
+        words = ["-i", "localhost,", "-c", "local", str(book), *(["--check"] if check else [])]
+        done = run_playbook(*words, home=tmp_path, kill=kill)
+        if kill:
             return []
-        assert running.returncode == 0, output[-3000:]
+        assert done.code == 0, done.output[-3000:]
         return t.cast("list[Result]", json.loads(said.read_text()))
 
     return run
-
-
-def kill_all_of(pid: int) -> None:
-    """Kills a process and what it has started: Ansible's workers have sessions of their own."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [pid]
-    for process in found:
-        found += children.get(process, [])
-    for process in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-
-
-def environment(home: Path) -> dict[str, str]:
-    """Of a controller: the collections of the tests, and nobody's settings."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("ANSIBLE_", "K8S_", "KUBE")) and not name.lower().endswith("_proxy")
-    }
-    return {
-        **kept,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(home),
-        "TMPDIR": str(home),  # the clients keep what they discovered in there, by the server's address
-        "ANSIBLE_HOME": str(home / ".ansible"),
-        "ANSIBLE_COLLECTIONS_PATH": os.environ.get("ANSIBLE_COLLECTIONS_PATH", str(VENV / "collections")),
-        "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
-        "ANSIBLE_NOCOLOR": "1",
-        "LC_ALL": "C.UTF-8",
-    }

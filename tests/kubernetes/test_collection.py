@@ -11,6 +11,8 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.mig.tests.kubernetes.running import Kill
+
 pytestmark = pytest.mark.slow
 
 CORE = "kubernetes.core."
@@ -109,7 +111,7 @@ def test_a_run_that_is_killed_at_a_request_leaves_what_was_carried_out(api, stag
     (number,) = [write.number for write in api.writes]
     stage.client.patch(NODE, {"spec": {"unschedulable": None}})
     api.forget()
-    play({f"{CORE}k8s_drain": {"name": "node-1", "state": "cordon"}}, kill_at=number, carried_out=carried_out)
+    play({f"{CORE}k8s_drain": {"name": "node-1", "state": "cordon"}}, kill=Kill(api, number, carried_out))
     assert stage.is_cordoned("node-1") == carried_out
     assert [request.number for request in api.requests][-1] == number
 
