@@ -97,7 +97,7 @@ class Machine:
     def takes(self, pod: Data) -> float:
         """Seconds from the deletion of this pod to its end."""
         grace = pod["metadata"].get("deletionGracePeriodSeconds", 0)
-        for pattern, seconds in self.ends.items():
+        for pattern, seconds in list(self.ends.items()):
             if fnmatch.fnmatchcase(pod["metadata"]["name"], pattern):
                 return seconds if math.isinf(seconds) else min(seconds, grace)
         return 0.0

@@ -306,6 +306,6 @@ class Stage:
                 pod["status"].get("phase"),
                 is_ready(pod),
             ]
-        for name in self.gpus:
+        for name in filter(lambda one: self.client.find(path_to(one)), self.gpus):
             shown["nodes"][name] = [self.allocatable(name), self.labels(name)]
         return json.dumps(shown, indent=1)

@@ -95,6 +95,17 @@ LABEL_VALUE_RULE = (
     "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
     f"'{LABEL_VALUE.pattern}')"
 )
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+NAME_RULE = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
+    f"end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{NAME.pattern}')"
+)
+QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+QUALIFIED_RULE = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    f"'{QUALIFIED.pattern}')"
+)
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 OVER_BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 
@@ -322,20 +333,14 @@ def place(document: Data, pointer: str) -> tuple[t.Any, t.Any]:
 # --- what the server adds to an object and refuses in it --------------------------------------------------------
 
 
-def checked(resource: Resource, obj: Data, patch: bool = False) -> Data:
-    """An object as it is stored: quantities as text, defaults filled in; wrong labels are refused."""
-    metadata = obj["metadata"]
-    for field in ("labels", "annotations"):
-        for value in (metadata.get(field) or {}).values():
+def checked(resource: Resource, obj: Data, old: Data | None = None, patch: bool = False) -> Data:
+    """An object as it is stored: quantities as text, defaults filled in. What no server takes is refused."""
+    for field, holder in texts_in(resource, obj):
+        for value in holder.values():
             if not isinstance(value, str):
-                raise not_a_string(resource, obj, field, value, patch)
-    for value in (metadata.get("labels") or {}).values():
-        if len(value) > 63:
-            text = f'Invalid value: "{value}": must be no more than 63 bytes'
-            raise invalid(resource.kind, metadata["name"], resource.group, "metadata.labels", text)
-        if not LABEL_VALUE.fullmatch(value):
-            text = f'Invalid value: "{value}": {LABEL_VALUE_RULE}'
-            raise invalid(resource.kind, metadata["name"], resource.group, "metadata.labels", text)
+                raise not_a_string(resource, field, value, patch)
+    for field, text, why in mistakes_in(resource, obj, old):
+        raise invalid(resource.kind, obj["metadata"]["name"], resource.group, field, f'Invalid value: "{text}": {why}')
     if resource.kind == "Pod":
         fill_pod(obj["spec"])
     if resource.kind == "Node":
@@ -349,16 +354,57 @@ def checked(resource: Resource, obj: Data, patch: bool = False) -> Data:
     return obj
 
 
-def not_a_string(resource: Resource, obj: Data, field: str, value: t.Any, patch: bool) -> RefusedError:
+def texts_in(resource: Resource, obj: Data) -> t.Iterator[tuple[str, Data]]:
+    """Everything whose values have to be text, with its Go name: YAML makes numbers and booleans of some."""
+    for field in ("labels", "annotations"):
+        yield f"ObjectMeta.metadata.{field}", obj["metadata"].get(field) or {}
+    if resource.kind == "ConfigMap":
+        yield "ConfigMap.data", obj.get("data") or {}
+    for path, spec in pod_specs_in(resource, obj):
+        for container in spec.get("containers") or []:
+            for variable in container.get("env") or []:
+                yield f"EnvVar.{path}.containers.env.value", {"value": variable.get("value", "")}
+
+
+def pod_specs_in(resource: Resource, obj: Data) -> t.Iterator[tuple[str, Data]]:
+    if resource.kind == "Pod":
+        yield "spec", obj["spec"]
+    if resource.kind == "DaemonSet":
+        yield "spec.template.spec", (obj["spec"].get("template") or {}).get("spec") or {}
+
+
+def mistakes_in(resource: Resource, obj: Data, old: Data | None) -> t.Iterator[tuple[str, str, str]]:
+    """Field, value and reason of what validation refuses; of all that it refuses, what templates get wrong."""
+    metadata = obj["metadata"]
+    if not NAME.fullmatch(metadata["name"]) and not resource.group.startswith("rbac."):
+        yield "metadata.name", metadata["name"], NAME_RULE
+    for field in ("labels", "annotations"):
+        for key in metadata.get(field) or {}:
+            prefix, _slash, name = key.rpartition("/")
+            if (prefix and not NAME.fullmatch(prefix)) or not QUALIFIED.fullmatch(name) or len(name) > 63:
+                yield f"metadata.{field}", key, QUALIFIED_RULE
+    for value in (metadata.get("labels") or {}).values():
+        if len(value) > 63:
+            yield "metadata.labels", value, "must be no more than 63 bytes"
+        if not LABEL_VALUE.fullmatch(value):
+            yield "metadata.labels", value, LABEL_VALUE_RULE
+    if resource.kind == "DaemonSet":
+        selector = obj["spec"].get("selector")
+        labels = ((obj["spec"].get("template") or {}).get("metadata") or {}).get("labels") or {}
+        if old and selector != old["spec"]["selector"]:
+            yield "spec.selector", str(selector), "field is immutable"
+        if not matches_selector(selector, labels):
+            yield "spec.template.metadata.labels", str(labels), "`selector` does not match template `labels`"
+
+
+def not_a_string(resource: Resource, field: str, value: t.Any, patch: bool) -> RefusedError:
     if patch:
-        return invalid(
-            "", "", "", "patch", f'Invalid value: "map[metadata:...]": unrecognized type: string ({value!r})'
-        )
-    kind = {bool: "bool", int: "number", float: "number"}.get(type(value), "object")
-    version = obj.get("apiVersion", resource.api_version).rpartition("/")[2]
+        return invalid("", "", "", "patch", 'Invalid value: "map[...]": unrecognized type: string')
+    kind = {bool: "bool", int: "number", float: "number", list: "array"}.get(type(value), "object")
+    version = resource.api_version.rpartition("/")[2]
     return bad_request(
         f'{resource.kind} in version "{version}" cannot be handled as a {resource.kind}: json: cannot unmarshal {kind} '
-        f"into Go struct field ObjectMeta.metadata.{field} of type string"
+        f"into Go struct field {field} of type string"
     )
 
 
@@ -517,7 +563,7 @@ class Store:
                 keep(new, old, "spec")
             elif "status" in resource.subresources:
                 keep(new, old, "status")
-            checked(resource, new, patch=not replace)
+            checked(resource, new, old, patch=not replace)
             if "generation" in metadata and new.get("spec") != old.get("spec"):
                 metadata["generation"] += 1
             if new == old:

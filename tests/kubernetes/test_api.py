@@ -19,7 +19,8 @@ from kubernetes import dynamic, watch
 from kubernetes.client.exceptions import ApiException
 
 from ansible_collections.gpufleet.mig.tests.kubernetes.api import Api, NoAnswerError, Request
-from ansible_collections.gpufleet.mig.tests.kubernetes.client import Client, path_of
+from ansible_collections.gpufleet.mig.tests.kubernetes.client import ApiError, Client, path_of
+from ansible_collections.gpufleet.mig.tests.kubernetes.store import merge_patch
 
 NODE = "/api/v1/nodes/node-1"
 BUDGET = {"app": "train"}
@@ -98,6 +99,41 @@ def test_the_kinds_of_refusal_are_told_apart(still, python) -> None:
     assert (code, body["message"]) == (404, 'namespaces "nowhere" not found')
     code, body = refused(lambda: python.core.patch_node("node-1", [{"op": "test", "path": "/spec/a", "value": 1}]))
     assert (code, body["reason"]) == (422, "Invalid")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "code", "words"),
+    [
+        ("configmaps", {"data": {"enabled": True}}, 400, "cannot unmarshal bool into Go struct field ConfigMap.data"),
+        ("configmaps", {"metadata": {"name": "of_a_host"}}, 422, "a lowercase RFC 1123 subdomain must consist of"),
+        ("configmaps", {"metadata": {"name": "a", "labels": {"a b": ""}}}, 422, "name part must consist of"),
+        ("configmaps", {"metadata": {"name": "a", "labels": {"a": "b" * 64}}}, 422, "must be no more than 63"),
+        (
+            "daemonsets",
+            {"spec": {"selector": {"matchLabels": {"app": "b"}}}},
+            422,
+            "`selector` does not match template",
+        ),
+    ],
+)
+def test_what_templates_get_wrong_is_refused(still, kind, change, code, words) -> None:
+    container = {"name": "main", "image": "image:1"}
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [container]}}
+    spec = {"selector": {"matchLabels": {"app": "a"}}, "template": template}
+    versions = {"configmaps": ("api/v1", {}), "daemonsets": ("apis/apps/v1", {"spec": spec})}
+    version, body = versions[kind]
+    path = f"/{version}/namespaces/default/{kind}"
+    with pytest.raises(ApiError) as caught:
+        still.client.create(path, merge_patch({"metadata": {"name": "a"}, **body}, change))
+    assert caught.value.code == code
+    assert words in str(caught.value)
+
+
+def test_the_selector_of_a_daemonset_is_for_ever(still) -> None:
+    made = still.daemonset("plugin")
+    change = {"selector": {"matchLabels": {"app": "b"}}, "template": {"metadata": {"labels": {"app": "b"}}}}
+    with pytest.raises(ApiError, match="field is immutable"):
+        still.client.patch(path_of(made), {"spec": change})
 
 
 def test_a_patch_changes_what_it_names(still, python) -> None:
