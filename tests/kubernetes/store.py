@@ -107,6 +107,10 @@ QUALIFIED_RULE = (
     f"'{QUALIFIED.pattern}')"
 )
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+PRECONDITIONS = (
+    ("uid", "UID", "The object might have been deleted and then recreated"),
+    ("resourceVersion", "ResourceVersion", "The object might have been modified"),
+)
 OVER_BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
@@ -576,12 +580,13 @@ class Store:
         with self.changed:
             old = self.get(where)
             metadata = old["metadata"]
-            conditions = options.get("preconditions") or {}
-            if conditions.get("uid", metadata["uid"]) != metadata["uid"]:
-                why = f"Precondition failed: UID in precondition: {conditions['uid']}, UID in object meta: "
-                raise conflict(where.resource, where.name, why + metadata["uid"])
-            if conditions.get("resourceVersion", metadata["resourceVersion"]) != metadata["resourceVersion"]:
-                raise conflict(where.resource, where.name)
+            for field, text, what in PRECONDITIONS:
+                wanted = (options.get("preconditions") or {}).get(field, metadata[field])
+                if wanted != metadata[field]:
+                    why = f"the {text} in the precondition ({wanted}) does not match the {text} in record "
+                    # Here, of all places, the server says the kind instead of the resource.
+                    kind = where.resource._replace(plural=where.resource.kind)
+                    raise conflict(kind, where.name, f"{why}({metadata[field]}). {what}")
             grace = grace_period(where.resource, old, options.get("gracePeriodSeconds"))
             if grace <= 0:
                 return self._put(where, old, None, dry_run)

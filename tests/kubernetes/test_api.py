@@ -91,6 +91,10 @@ def test_the_kinds_of_refusal_are_told_apart(still, python) -> None:
     code, body = refused(lambda: python.core.patch_node("node-1", {"metadata": {"resourceVersion": "1"}, "spec": {}}))
     assert (code, body["reason"]) == (409, "Conflict")
     assert body["message"].endswith("please apply your changes to the latest version and try again")
+    old = {"preconditions": {"uid": "of-another"}}
+    code, body = refused(lambda: python.core.delete_node("node-1", body=old))
+    assert (code, body["reason"]) == (409, "Conflict")
+    assert "the UID in the precondition (of-another) does not match the UID in record" in body["message"]
     code, body = refused(lambda: python.core.patch_node("node-1", {"metadata": {"labels": {"a": "two words"}}}))
     assert (code, body["reason"]) == (422, "Invalid")
     code, body = refused(lambda: python.core.patch_node("node-1", {"metadata": {"labels": {"a": True}}}))
