@@ -76,6 +76,8 @@ class Machine:
     name: str
     layout: t.Callable[[], t.Sequence[Gpu]]
     outcome: t.Callable[[t.Sequence[Gpu], str], Outcome] = recorded
+    starts: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Pattern of pod names -> seconds until they run; ``math.inf`` for an image that cannot be had."""
     ends: dict[str, float] = dataclasses.field(default_factory=dict)
     """Pattern of pod names -> seconds until they have ended; ``math.inf`` for a process that nothing ends."""
     crash_pause: float = 0.2
@@ -87,20 +89,22 @@ class Machine:
     """Labels of the node that somebody else sets back whenever they change: a GitOps tool, say."""
 
     # What the kubelet remembers
-    ending: dict[str, float] = dataclasses.field(default_factory=dict)
+    seen: dict[tuple[str, str], float] = dataclasses.field(default_factory=dict)
     plugin: str = ""
     started: set[str] = dataclasses.field(default_factory=set)
     crashed: dict[str, float] = dataclasses.field(default_factory=dict)
     lost: dict[str, float] = dataclasses.field(default_factory=dict)
     labels: set[str] = dataclasses.field(default_factory=set)
 
-    def takes(self, pod: Data) -> float:
-        """Seconds from the deletion of this pod to its end."""
-        grace = pod["metadata"].get("deletionGracePeriodSeconds", 0)
-        for pattern, seconds in list(self.ends.items()):
-            if fnmatch.fnmatchcase(pod["metadata"]["name"], pattern):
-                return seconds if math.isinf(seconds) else min(seconds, grace)
-        return 0.0
+    def left(self, what: str, pod: Data) -> float:
+        """Seconds until this pod has started or ended (``what``); it counts from when the kubelet saw it first."""
+        patterns = self.starts if what == "start" else self.ends
+        name = pod["metadata"]["name"]
+        takes = next((some for pattern, some in list(patterns.items()) if fnmatch.fnmatchcase(name, pattern)), 0.0)
+        if what == "end" and not math.isinf(takes):
+            takes = min(takes, pod["metadata"].get("deletionGracePeriodSeconds", 0))
+        first = self.seen.setdefault((what, pod["metadata"]["uid"]), time.monotonic())
+        return first + takes - time.monotonic()
 
 
 class Cluster:
@@ -336,7 +340,10 @@ class Cluster:
             elif pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue
             elif pod["metadata"]["uid"] not in machine.started:
-                self.start_pod(machine, pod)
+                left = machine.left("start", pod)
+                due.append(left)
+                if left <= 0:
+                    self.start_pod(machine, pod)
             elif pod["metadata"]["uid"] in machine.crashed:
                 left = machine.crashed[pod["metadata"]["uid"]] - time.monotonic()
                 due.append(left)
@@ -351,8 +358,7 @@ class Cluster:
 
     def end_pod(self, machine: Machine, pod: Data) -> float:
         uid = pod["metadata"]["uid"]
-        began = machine.ending.setdefault(uid, time.monotonic())
-        left = began + machine.takes(pod) - time.monotonic()
+        left = machine.left("end", pod)
         if left > 0:
             return left
         if machine.plugin == uid:

@@ -48,6 +48,8 @@ VENDOR_CONFIGS = {
     },
 }
 
+Layout = t.Union[list[Gpu], t.Callable[[], t.Sequence[Gpu]], None]
+
 
 class Stage:
     """``cluster`` are the stand-ins, ``client`` a client whose requests are not the test's."""
@@ -63,9 +65,13 @@ class Stage:
 
     # What there is
 
-    def node(self, name: str, layout: list[Gpu] | None = None, **labels: str) -> Machine:
-        """A ready node. Change ``stage.gpus[name]`` to repartition it behind Kubernetes' back."""
-        self.gpus[name] = gpus(1) if layout is None else layout
+    def node(self, name: str, layout: Layout = None, **labels: str) -> Machine:
+        """A ready node with these GPUs, or with those that a function finds; by default with one A100.
+
+        Change ``stage.gpus[name]`` to repartition it behind Kubernetes' back.
+        """
+        if not callable(layout):
+            self.gpus[name] = gpus(1) if layout is None else layout
         ready = {
             "type": "Ready",
             "status": "True",
@@ -81,7 +87,7 @@ class Stage:
             "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]},
         }
         self.client.create(NODES, node)
-        return self.cluster.add(Machine(name, layout=lambda: self.gpus[name]))
+        return self.cluster.add(Machine(name, layout if callable(layout) else lambda: self.gpus[name]))
 
     def namespace(self, name: str) -> None:
         if not self.client.find(f"/api/v1/namespaces/{name}"):

@@ -147,6 +147,20 @@ def test_pods_end_when_they_do(stage) -> None:
     assert stage.is_gone("stuck")
 
 
+def test_pods_start_when_they_do(stage) -> None:
+    found = gpus(1, mig="7x1g.5gb")
+    machine = stage.node("node-1", lambda: found)
+    machine.starts = {"nvidia-device-plugin-*": math.inf, "never": math.inf}
+    stage.plain("mixed")
+    stage.pod("never", "node-1")
+    assert stage.cluster.wait_for(lambda: stage.labels("node-1").get("nvidia.com/mig-1g.5gb.count") == "7"), stage
+    assert stage.allocatable("node-1") == {}
+    machine.starts["nvidia-device-plugin-*"] = 0.05
+    stage.cluster.wake()
+    assert stage.cluster.wait_for(lambda: stage.allocatable("node-1") == {SMALL: "7"}), stage
+    assert [pod["status"]["phase"] for pod in stage.pods(app="never")] == ["Pending"]
+
+
 def test_pods_of_a_node_that_is_gone_go_too(stage) -> None:
     stage.node("node-1")
     stage.pod("train", "node-1")
