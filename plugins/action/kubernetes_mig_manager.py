@@ -78,13 +78,13 @@ class _Change:
         self._make_known(api)
         labels = api.node(self._name)["metadata"].get("labels") or {}
         value = str(labels.get(_mig_manager.CONFIG, ""))
-        is_called = _mig_manager.is_name_of(self._config, value)
+        is_called = value in _mig_manager.names_of(self._config)
         if is_called and labels.get(_mig_manager.STATE) == "success":
             self.result["changed"] = self._patch(api, _mig_manager.to_forget) or self.result["changed"]
             self.result["msg"] = f"Node {self._name} has {value} already."
             return
         # Where it was called by this content and got stuck, it acts on another name of it only.
-        wanted = _mig_manager.called_again(self._config, value) if is_called else self._config
+        wanted = _mig_manager.other_name(self._config, value) if is_called else self._config
         if self._check_mode:
             self.result.update(changed=True, msg=f"Node {self._name} would get {wanted} instead of {value or 'none'}.")
             return
@@ -156,7 +156,7 @@ class _Change:
             if state != "failed" or time.monotonic() + _SECONDS_BETWEEN_CALLS > self._known_at:
                 break
             time.sleep(_SECONDS_BETWEEN_CALLS)
-            value = _mig_manager.called_again(self._config, value)
+            value = _mig_manager.other_name(self._config, value)
         self._go_back(api, state, give_up_at + self._arguments["timeout"])
 
     def _label(self, api: Api, value: str) -> None:
@@ -197,7 +197,7 @@ class _Change:
         while True:
             labels = api.node(self._name)["metadata"].get("labels") or {}
             value = str(labels.get(_mig_manager.CONFIG, ""))
-            if not _mig_manager.is_name_of(self._config, value):
+            if value not in _mig_manager.names_of(self._config):
                 raise Refused(
                     f"Somebody else has set the label {_mig_manager.CONFIG} of node {self._name} to {value!r} since:"
                     " have one of the two own it, and run again."

@@ -7,8 +7,8 @@
 This file is private to the collection gpufleet.mig and may change at any time. Objects are what the API returns.
 
 The manager acts when the value of the label ``nvidia.com/mig.config`` changes, and never because the config of this
-name has. So the name that we give it ends with a hash of its content. A manager that got stuck is called again by a
-name of the same content with a number at its end.
+name has. So the name that we give it ends with a hash of its content. There are two names for each content: a manager
+that got stuck on one of them is called again by the other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VENDORS = ("default-mig-parted-config",)
 
 _LONGEST_LABEL = 63
 _HASH = 10
-_CALLS = re.compile(r"-again(\d+)$")
+_AGAIN = "-again"
 
 Json = t.Mapping[str, t.Any]
 Entries = t.Sequence[t.Mapping[str, t.Any]]
@@ -47,32 +47,40 @@ class BadConfigMap(Exception):
 
 def name_of(label: str, entries: Entries) -> str:
     """A label value that is another one for each content: ``all-1g.5gb-3f2a9c1b04``."""
-    text = json.dumps(_plain(entries), sort_keys=True)
+    text = json.dumps(list(entries), sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:_HASH]
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-._")
-    room = _LONGEST_LABEL - _HASH - 1 - len("-again00")
+    room = _LONGEST_LABEL - _HASH - 1 - len(_AGAIN)
     return f"{words[:room].rstrip('-._')}-{digest}".lstrip("-")
 
 
-def called_again(name: str, value: str) -> str:
-    """The next name of the same content, where the node's label has ``value``."""
-    found = _CALLS.search(value)
-    return f"{name}-again{int(found[1]) + 1 if found else 1}"
+def names_of(name: str) -> tuple[str, str]:
+    """Both names of the same content."""
+    return name, f"{name}{_AGAIN}"
 
 
-def is_name_of(name: str, value: str) -> bool:
-    """Whether a value of the label means this content."""
-    return _CALLS.sub("", value) == name
+def other_name(name: str, value: str) -> str:
+    """The name of this content that is not the value of the label now."""
+    return next(each for each in names_of(name) if each != value)
 
 
 def with_config(text: str, name: str, entries: Entries) -> str:
-    """The config file with these entries under a name; the same text where it has them. Raises BadConfigMap."""
+    """The config file with these entries under both names; the same text where it has them. Raises BadConfigMap."""
     data = read(text)
     configs = data["mig-configs"]
-    if configs.get(name) == _plain(entries):
+    wanted = {each: _plain(entries) for each in names_of(name)}
+    if all(configs.get(each) == content for each, content in wanted.items()):
         return text
-    data["mig-configs"] = {**configs, name: _plain(entries)}
-    return yaml.safe_dump(data, sort_keys=False)
+    data["mig-configs"] = {**configs, **wanted}
+    return yaml.dump(data, Dumper=_WithoutAliases, sort_keys=False)
+
+
+class _WithoutAliases(yaml.SafeDumper):
+    """Every entry is written out, so that people can read and edit it."""
+
+    def ignore_aliases(self, data: t.Any) -> bool:
+        del data
+        return True
 
 
 def read(text: str) -> dict[str, t.Any]:
@@ -87,7 +95,9 @@ def read(text: str) -> dict[str, t.Any]:
 
 
 def _plain(entries: Entries) -> list[dict[str, t.Any]]:
-    return [dict(entry) for entry in entries]
+    """Without what Ansible notes with its values, of which YAML knows nothing."""
+    plain: list[dict[str, t.Any]] = json.loads(json.dumps(list(entries)))
+    return plain
 
 
 # --- may it be used -----------------------------------------------------------------------------------------------

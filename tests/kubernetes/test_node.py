@@ -12,6 +12,8 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.mig.tests.kubernetes.running import Kill
+
 NODE = "/api/v1/nodes/node-1"
 GPU = {"nvidia.com/gpu": 1}
 CORDON = "gpufleet.mig/cordon"
@@ -121,7 +123,7 @@ def test_wherever_a_run_is_killed_the_next_one_drains_and_gives_back(
     assert stage.runs("train")
     api.forget()
     asked = {"name": "node-1", "state": "drained", "run": "killed", "auth": {"kubeconfig": str(kubeconfig)}}
-    play({"gpufleet.mig.kubernetes_node": asked}, kill_at=number, carried_out=carried_out)
+    play({"gpufleet.mig.kubernetes_node": asked}, kill=Kill(api, number, carried_out))
 
     drained, given_back = node("drained", "uncordoned", run="next")
     assert "failed" not in drained or not drained["failed"]
