@@ -81,7 +81,7 @@ class _Node:
 
     def cordon(self) -> None:
         """No new pod comes; those that are there stay."""
-        self._cordon(Api(self._arguments["auth"]))
+        self._mark(Api(self._arguments["auth"]))
 
     def uncordon(self) -> None:
         """As it was before a run of ours."""
@@ -134,7 +134,7 @@ class _Node:
         first = self._leaving(api)
         if first.blocked:
             raise Refused(f"Node {self._name} is not drained: {' '.join(first.blocked)}")
-        self._cordon(api)
+        self._mark(api)
         self.result["pods"] = [str(pod) for pod in first.pods]
         if self._check_mode:
             self.result["changed"] = self.result["changed"] or any(not pod.leaving for pod in first.pods)
@@ -176,7 +176,7 @@ class _Node:
             delete_emptydir_data=self._arguments["delete_emptydir_data"],
         )
 
-    def _cordon(self, api: Api) -> None:
+    def _mark(self, api: Api) -> None:
         before = _cordon.read(api.node(self._name))
         self.result["found_run"] = before.run if before else ""
         self.result["changed"] = self._patch(api, lambda node: _cordon.to_cordon(node, self._arguments["run"]))

@@ -11,11 +11,11 @@ module: kubernetes_mig_manager
 short_description: Have the MIG manager of NVIDIA's operator bring a node to a layout
 version_added: 0.1.0
 description:
-  - Runs on the controller and asks the Kubernetes API, as C(kubectl) would. Nothing is asked of the host of the task, and
-    no GPU is touched by this collection. What becomes of the GPUs is up to the manager.
+  - Runs on the controller and asks the Kubernetes API, as C(kubectl) would. Nothing is asked of the host of the task,
+    and no GPU is touched by this collection. What becomes of the GPUs is up to the manager.
   - The config is put into a config map of its own, under a name that ends with a hash of its content, and the label
-    C(nvidia.com/mig.config) of the node gets this name. So a config that was edited under its label acts, and nodes that
-    have the old one keep it.
+    C(nvidia.com/mig.config) of the node gets this name. So a config that was edited under its label acts, and nodes
+    that have the old one keep it.
   - The task waits until the manager says C(success). If it says C(failed) the label goes back to what it was, and so
     does the node. A manager that got stuck is called again by a second name of the same content.
   - Fails at once where nobody would act on the label, because the node has no C(nvidia.com/mig.capable=true), because
@@ -72,14 +72,14 @@ options:
     default: 900
   known_after:
     description:
-      - Seconds after which the manager knows a config that is new in the config map, which it reads from a volume. Until
-        then it is called again when it says C(failed).
+      - Seconds after which the manager knows a config that is new in the config map, which it reads from a volume.
+        Until then it is called again when it says C(failed).
     type: float
     default: 150
   stays:
     description:
-      - Seconds in which the label must stay as it was set. A tool that follows a repository and has another value for it
-        sets it back within this time.
+      - Seconds in which the label must stay as it was set. A tool that follows a repository and has another value for
+        it sets it back within this time.
     type: float
     default: 10
 seealso:

@@ -41,7 +41,7 @@ _NOT_COUNTED = ("DGX Display", "NVIDIA DGX Display")
 class Gpu(t.NamedTuple):
     """A GPU as Kubernetes sees it: ``mig`` is whether MIG is on, ``devices`` its MIG devices by profile."""
 
-    index: int
+    number: int
     name: str
     mig: bool
     devices: t.Mapping[str, int]
@@ -206,7 +206,7 @@ def _in_a_label(profile: str) -> str:
 
 
 def _numbers(gpus: t.Sequence[Gpu]) -> str:
-    numbers = ", ".join(str(gpu.index) for gpu in gpus)
+    numbers = ", ".join(str(gpu.number) for gpu in gpus)
     return f"{'GPU' if len(gpus) == 1 else 'GPUs'} {numbers}"
 
 
