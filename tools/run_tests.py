@@ -337,7 +337,7 @@ def import_commands() -> list[Command]:
 
 def typing_commands() -> list[Command]:
     """Types of everything; through the collection's tree, except for the simulator, which is a project of its own."""
-    tests = ("awx", "benchmark", "engine", "fleet", "nodes", "torture", "unit")
+    tests = ("awx", "benchmark", "engine", "fleet", "kubernetes", "nodes", "torture", "unit")
     folders = [COLLECTION / name for name in ("plugins", *(f"tests/{name}" for name in tests), "tools")]
     folders.append(SIMULATOR / "nvmlsim")
     # What runs inside simulated nodes finds its own by name.
@@ -400,6 +400,7 @@ def steps() -> list[Step]:
         ),
         Step("fleet", python_tests("tests/fleet", "-n", "2"), junit(".venv/log/tests-fleet.xml"), seconds=240),
         Step("demo", python_tests("tests/demo"), junit(".venv/log/tests-demo.xml"), seconds=30),
+        Step("kubernetes", python_tests("tests/kubernetes", "-n", "2"), junit(".venv/log/tests-kubernetes.xml"), seconds=300),
         Step("awx", python_tests("tests/awx"), junit(".venv/log/tests-awx.xml"), seconds=200),
         Step(
             "integration-2.19",

@@ -12,7 +12,7 @@
 .venv                      ansible-core's last line for Python 3.11, the lint tools, the simulator
 .venv/newest               the newest ansible-core, on Python 3.12 or newer, the simulator
 .venv/importer             Galaxy's import checks, which do not get along with the rest
-.venv/collections          ansible_collections/gpufleet/mig -> this repository; for tests: community.general, awx.awx
+.venv/collections          ansible_collections/gpufleet/mig -> this repository; for tests the other TEST_COLLECTIONS
 .venv/pythons              pythonX.Y -> every interpreter found that a managed node may have
 .venv/nodes                what tests/nodes boots nodes of, where nodes can be booted
 .venv/home                 HOMEs of ansible-test: its caches, and pip's settings of whoever runs this
@@ -44,7 +44,7 @@ FIND_PYTHON = ROOT / "tools" / "find_python.sh"
 
 NEWEST_CORE_PYTHONS = ("3.14", "3.13", "3.12")
 NODE_PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
-TEST_COLLECTIONS = ("community/general", "awx/awx")
+TEST_COLLECTIONS = ("community/general", "awx/awx", "kubernetes/core")
 
 GET_PIP = '''\
 """Stands in for get-pip.py, which ansible-test would fetch from a host of its own: Python brings a pip."""
