@@ -150,6 +150,16 @@ class _Wire:
         except OSError as error:
             raise CallError(f"the connection broke: {error.strerror or error}") from error
 
+    def reply(self, data: bytes) -> None:
+        """Say what the server may want to hear; one that has closed already has perhaps sent all there is before."""
+        try:
+            self._wait_no_longer()
+            self._socket.sendall(data)
+        except socket.timeout as error:
+            raise self._too_late() from error
+        except OSError:
+            pass  # the next read tells
+
     def receive(self) -> Frame:
         head = self._exactly(9)
         size = int.from_bytes(head[:3], "big")
@@ -225,13 +235,13 @@ class _Answer:
         if frame.stream != 0 or len(frame.content) % 6 or (frame.has(ACK) and frame.content):
             raise Malformed("settings came in a wrong form")
         if not frame.has(ACK):
-            self._wire.send(_frame(SETTINGS, ACK, 0, b""))
+            self._wire.reply(_frame(SETTINGS, ACK, 0, b""))
 
     def _ping(self, frame: Frame) -> None:
         if frame.stream != 0 or len(frame.content) != 8:
             raise Malformed("a ping came in a wrong form")
         if not frame.has(ACK):
-            self._wire.send(_frame(PING, ACK, 0, frame.content))
+            self._wire.reply(_frame(PING, ACK, 0, frame.content))
 
     def _goaway(self, frame: Frame) -> None:
         """A server that shuts down finishes the calls that it names, and no later ones."""
@@ -262,7 +272,7 @@ class _Answer:
         if frame.content:
             # Padding counts too. All of it has been taken in, so that the server may send as much again.
             more = struct.pack(">I", len(frame.content))
-            self._wire.send(_frame(WINDOW_UPDATE, 0, 0, more) + _frame(WINDOW_UPDATE, 0, _STREAM, more))
+            self._wire.reply(_frame(WINDOW_UPDATE, 0, 0, more) + _frame(WINDOW_UPDATE, 0, _STREAM, more))
 
     def _headers(self, frame: Frame) -> None:
         self._require_our_stream(frame)

@@ -187,6 +187,17 @@ def test_a_server_that_shuts_down_finishes_the_call_first():
     assert answered(BEGINNING + farewell + frame(http2.DATA, message(b"abc")) + END) == b"abc"
 
 
+def test_a_server_that_closes_as_soon_as_it_has_answered_has_answered():
+    def leave(peer):
+        peer.request()
+        peer.send(BEGINNING + frame(http2.DATA, message(b"abc")) + END)
+        peer.close()
+
+    for _again in range(20):
+        with serving(leave) as server:
+            assert call(server.path) == b"abc"
+
+
 # --- what it may not do ----------------------------------------------------------------------------------------------
 
 
