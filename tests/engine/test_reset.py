@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import typing as t
 
 import pytest
@@ -271,6 +274,38 @@ def test_ampere_in_a_virtual_machine_is_told_to_reboot(install):
         with pytest.raises(MigError, match="reboot the machine"):
             reset_gpus(node, 0, force=force)
     assert node.simulator.writes() == []
+
+
+@contextlib.contextmanager
+def monitoring(node: Installation) -> t.Iterator[None]:
+    """A client that nobody knows: a device plugin, say, has NVML open in no list of the driver."""
+    code = "import pynvml, sys; pynvml.nvmlInit(); print(flush=True); sys.stdin.read()"
+    environment = node.simulator.env()
+    client = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        client.stdout.readline()
+        yield
+    finally:
+        client.communicate()
+
+
+@pytest.mark.parametrize("answer", ["IN_USE", "SUCCESS"])
+def test_beside_a_client_with_nvml_open_ampere_is_divided_or_waits_and_then_goes_on(install, answer):
+    """No public record says whether such a session alone keeps Ampere's mode pending; either is answered in full."""
+    node = install("1xa100-sxm4-40gb", assume={"mode_beside_sessions": answer})
+    with monitoring(node):
+        beside = node.change(label="all-1g.5gb")
+        assert beside.error is None
+        assert beside.reset_required == ((0,) if answer == "IN_USE" else ())
+        assert len(node.read().gpus[0].instances) == (0 if answer == "IN_USE" else 7)
+        if answer == "IN_USE":
+            refused = node.change(label="all-1g.5gb", orders=ALLOWED)
+            assert "gpu_holder_info" in str(refused.error), "who is in the way has to be found by whoever reads this"
+    after = node.change(label="all-1g.5gb", orders=ALLOWED)
+    assert (after.error, after.reset_required) == (None, ())
+    assert len(node.read().gpus[0].instances) == 7
 
 
 def test_nobody_of_us_has_nvml_open_while_a_gpu_is_reset(install):

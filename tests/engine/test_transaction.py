@@ -39,6 +39,7 @@ OPEN_QUESTIONS = {
     "own_destroys_stay_listed": ["no"],
     "ampere_ci_windows": ["listed"],
     "taken_ci_span": ["INSUFFICIENT_RESOURCES"],
+    "mode_beside_sessions": ["SUCCESS"],
     "wide_ci_span": ["1"],
     "a30_counts": ["right"],
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import typing as t
 from pathlib import Path
 
@@ -93,6 +94,43 @@ def test_a_server_has_devices_that_are_nobody_s_gpu(machine):
 def test_boards_that_drive_displays_are_display_controllers(machine, gpus, kind):
     made = machine(gpus)
     assert made.facts("class")[made.addresses()[0]] == kind
+
+
+def test_the_configuration_space_of_a_device_says_what_its_other_files_say(machine):
+    """NVIDIA's tools read both: gpu-feature-discovery looks for a virtual GPU in the capabilities."""
+    made = machine("1xa100-sxm4-40gb,1xtesla-t4,1xh200-sxm-141gb", fabric_manager=True)
+    said = {name: made.facts(name) for name in ("vendor", "device", "class", "revision", "subsystem_device")}
+    for device in made.devices.iterdir():
+        space = (device / "config").read_bytes()
+        vendor, product, command, status, kind, subsystem = struct.unpack_from("<HHHHI34xH", space)
+        assert vendor == int(said["vendor"][device.name], 16)
+        assert product == int(said["device"][device.name], 16)
+        assert kind >> 8 == int(said["class"][device.name], 16)
+        assert kind & 0xFF == int(said["revision"][device.name], 16)
+        assert subsystem == int(said["subsystem_device"][device.name], 16)
+        assert len(space) == 4096
+        capabilities, at = [], space[0x34]
+        while status & 0x10 and at:
+            capabilities.append(space[at])
+            at = space[at + 1]
+        assert capabilities == [0x01, 0x05, 0x10], "and no other: a virtual GPU has 9 of NVIDIA's own"
+
+
+def test_a_gpu_maps_its_registers_and_all_of_its_memory_where_nobody_else_does(machine):
+    made = machine("2xa100-sxm4-40gb,1xh200-sxm-141gb")
+    taken = []
+    for gpu, place in zip(made.node["gpus"], made.addresses()):
+        lines = [
+            tuple(int(word, 16) for word in line.split(" "))
+            for line in (made.devices / place / "resource").read_text().splitlines()
+        ]
+        assert len(lines) == 13
+        sizes = {number: end - start + 1 for number, (start, end, flags) in enumerate(lines) if flags}
+        assert sizes[0] == 16 << 20
+        assert sizes[1] >= gpu["memory_mib"] << 20
+        taken += [(start, end) for start, end, flags in lines if flags]
+    for (_start, end), (start, _end) in zip(sorted(taken), sorted(taken)[1:]):
+        assert end < start
 
 
 @pytest.mark.parametrize(

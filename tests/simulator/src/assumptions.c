@@ -44,6 +44,9 @@ static const struct question questions[ASSUMPTIONS] = {
     [TAKEN_CI_SPAN] = {"taken_ci_span",
                        {"IN_USE", "INSUFFICIENT_RESOURCES"},
                        "code for an explicit compute placement that is taken, on Hopper and later"},
+    [MODE_BESIDE_SESSIONS] = {"mode_beside_sessions",
+                              {"IN_USE", "SUCCESS"},
+                              "activation status of SetMigMode on Ampere while another process has NVML open"},
 };
 
 bool set_assumption(struct node *node, const char *name, const char *value)

@@ -387,6 +387,25 @@ EXPORT nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, pci_info_ext_v1
     CALL(nvmlDeviceGetPciInfoExt, where_is(device), pci_ext(device, pci));
 }
 
+/* ---- topology ---------------------------------------------------------------------------------------------------- */
+
+enum { TOPOLOGY_INTERNAL = 0, TOPOLOGY_NODE = 40 };
+
+/* All GPUs of a simulated computer are on one NUMA node, each below a host bridge of its own, and no two on one board. */
+static nvmlReturn_t common_ancestor(nvmlDevice_t one, nvmlDevice_t other, unsigned *level)
+{
+    if (level == NULL || !is_kind(one, GPU_HANDLE) || !is_kind(other, GPU_HANDLE)) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *level = one->gpu == other->gpu ? TOPOLOGY_INTERNAL : TOPOLOGY_NODE;
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other, unsigned *level)
+{
+    CALL(nvmlDeviceGetTopologyCommonAncestor, where_is(one), common_ancestor(one, other, level));
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t held_memory_mib(const struct handle *device)

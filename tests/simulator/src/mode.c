@@ -42,6 +42,13 @@ static void make_current(struct live_gpu *gpu, const struct board *board, unsign
 
 static bool waits_for_reboot(const struct board *board) { return board->needs_reset && !can_be_reset(node(), board); }
 
+/* Ampere changes its mode by a reset, which `nvidia-smi --gpu-reset` is refused beside such a session. */
+static bool session_is_in_the_way(const struct board *board)
+{
+    return board->needs_reset && assumed(node(), MODE_BESIDE_SESSIONS) == 0 &&
+           others_have_a_session(session.mapping.file);
+}
+
 enum { INSTANCES_REFUSE, INSTANCES_KEEP_IT_PENDING, INSTANCES_GO };
 
 /* Returns what the call returns; *activation says whether the mode became current. */
@@ -65,7 +72,7 @@ static nvmlReturn_t change_mode(struct live *live, int gpu, unsigned mode, nvmlR
     if (waits_for_reboot(board)) {
         *activation = assumed(node(), PASSTHROUGH_ACTIVATION) == 0 ? NVML_ERROR_NOT_SUPPORTED
                                                                    : NVML_ERROR_RESET_REQUIRED;
-    } else if (is_held(live, gpu, ANY_LEVEL, ANY_LEVEL, true) ||
+    } else if (is_held(live, gpu, ANY_LEVEL, ANY_LEVEL, true) || session_is_in_the_way(board) ||
                (has_instances(mine) && with_instances == INSTANCES_KEEP_IT_PENDING)) {
         *activation = NVML_ERROR_IN_USE;
     } else {

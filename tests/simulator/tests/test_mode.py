@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import subprocess
+import sys
 
 import nvml_client as client
 import pynvml as nv
@@ -54,6 +57,45 @@ def test_a_holder_of_another_gpu_does_not_matter(node):
     simulator = node("2xa100-sxm4-40gb")
     with simulator.occupy(gpu=1, kind="client"):
         assert simulator.call(switch, 1) == ("SUCCESS", 1, 1)
+
+
+@contextlib.contextmanager
+def monitoring(simulator):
+    """A process that has NVML open and does nothing with it, as a device plugin or an exporter does for hours."""
+    code = "import pynvml, sys; pynvml.nvmlInit(); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code]
+    reader = subprocess.Popen(command, env=simulator.env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        reader.stdout.readline()
+        yield
+    finally:
+        reader.communicate()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "assume", "during"),
+    [
+        ("1xa100-sxm4-40gb", {}, ("IN_USE", 0, 1)),
+        ("1xa100-sxm4-40gb", {"mode_beside_sessions": "SUCCESS"}, ("SUCCESS", 1, 1)),
+        ("1xh100-sxm5-80gb", {}, ("SUCCESS", 1, 1)),
+    ],
+    ids=["Ampere", "Ampere, if that resets itself all the same", "Hopper, which needs no reset"],
+)
+def test_the_session_of_another_process_keeps_ampere_from_changing_its_mode(node, gpus, assume, during):
+    simulator = node(gpus, assume=assume)
+    with monitoring(simulator):
+        assert simulator.call(switch, 1) == during
+        refused = simulator.run(["nvidia-smi", "--gpu-reset", "-i", "0"])
+        assert refused.returncode == 255, "a reset is refused beside it under either answer"
+    simulator.reset(gpu=0)
+    assert simulator.call(client.mode) == [1, 1]
+
+
+def test_a_session_that_has_ended_keeps_no_gpu_from_changing_its_mode(node):
+    simulator = node("1xa100-sxm4-40gb")
+    with monitoring(simulator):
+        pass
+    assert simulator.call(switch, 1) == ("SUCCESS", 1, 1)
 
 
 def test_setting_the_current_mode_takes_a_pending_one_back(node):

@@ -408,6 +408,27 @@ def test_gpus_by_uuid_and_by_index(node):
     assert node("2xa30-24gb").call(find) == (1, "NOT_FOUND", "INVALID_ARGUMENT", "INVALID_ARGUMENT")
 
 
+def test_gpus_of_one_node_meet_in_its_numa_node(node):
+    """NVIDIA's device plugin asks for every pair of GPUs, of whatever boards, before a pod gets two of them."""
+
+    def ask():
+        gpus = [client.gpu(index) for index in range(3)]
+        client.mig_gpu(0)
+        client.create_device(gpus[0], "3g")
+        device = client.mig_devices(gpus[0])[0]
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        return (
+            [nv.nvmlDeviceGetTopologyCommonAncestor(gpus[0], other) for other in gpus],
+            client.code(nv.nvmlDeviceGetTopologyCommonAncestor, gpus[0], device),
+            library.nvmlDeviceGetTopologyCommonAncestor(gpus[0], gpus[1], None),
+        )
+
+    levels, of_a_mig_device, nowhere = node("2xa100-sxm4-40gb,1xtesla-t4").call(ask)
+    assert levels == [nv.NVML_TOPOLOGY_INTERNAL, nv.NVML_TOPOLOGY_NODE, nv.NVML_TOPOLOGY_NODE]
+    assert of_a_mig_device == "INVALID_ARGUMENT"
+    assert nowhere == nv.NVML_ERROR_INVALID_ARGUMENT
+
+
 def test_waiting_for_an_event_ends_with_a_time_out(node):
     def wait():
         handle = client.gpu()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import typing as t
 
 # The driver's static table: how many GPUs, GPU instances and compute instances it has numbers for.
@@ -19,11 +20,23 @@ TABLE_GPUS, TABLE_GIS, TABLE_CIS = 32, 15, 8
 # Boards that drive displays are VGA controllers; the others are 3D controllers.
 DISPLAY_BOARDS = ("geforce", "rtx-pro", "dgx-display")
 DISPLAY_CLASS, COMPUTE_CLASS, BRIDGE_CLASS = "0x030000", "0x030200", "0x068000"
-NVIDIA = 0x10DE
+NVIDIA, REVISION = 0x10DE, 0xA1
 
 # How many NVSwitches a board of eight GPUs has, and their device id. Later ones are behind bridges of another maker.
 NVSWITCHES = {"ampere": (6, 0x1AF1), "hopper": (4, 0x22A3)}
 NVSWITCH_BUSES = (0xC4, 0xC5, 0xC6, 0xC7, 0xC8, 0xC9)
+
+# The configuration space of a function of PCI Express, and where the list of capabilities begins in it. Memory is
+# decoded and interrupts by wire are off, as with a driver; and there is such a list.
+CONFIG_SIZE, CAPABILITIES_AT = 4096, 0x60
+COMMAND, STATUS_CAPABILITY_LIST = 0x0406, 0x0010
+# Power management, message signalled interrupts, PCI Express. Only a virtual GPU has NVIDIA's own (id 9) besides.
+CAPABILITY_IDS = (0x01, 0x05, 0x10)
+
+# Kinds of memory of a GPU, as the kernel counts them: registers, and memory that may be read ahead, with 64 bits.
+REGISTERS, APERTURE = 0x40200, 0x14220C
+RESOURCE_LINES = 13
+MIB = 1 << 20
 
 # Every server has these two as well, so that nobody takes all that is there for a GPU of NVIDIA's.
 HOST_BRIDGE = ("0000:00:00.0", 0x1022, 0x1480, "0x060000")
@@ -50,11 +63,15 @@ PARAMETERS = {
 
 
 def write(path: str, text: str, mode: int = 0o444) -> None:
+    _write_bytes(path, text.encode("utf-8"), mode)
+
+
+def _write_bytes(path: str, content: bytes, mode: int) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.lexists(path):
         os.unlink(path)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(path, "wb") as file:
+        file.write(content)
     os.chmod(path, mode)
 
 
@@ -113,6 +130,7 @@ def pci(folder: str, node: t.Optional[t.Mapping[str, t.Any]]) -> None:
             DISPLAY_CLASS if display else COMPUTE_CLASS,
             (gpu["subsystem"] & 0xFFFF or NVIDIA, gpu["subsystem"] >> 16),
         )
+        write(f"{folder}/devices/{address(gpu)}/resource", _resources(_memory_of(gpu)))
         if gpu["resettable"]:
             write(f"{folder}/devices/{address(gpu)}/reset", "", 0o200)
     for place, device in nvswitches(node):
@@ -132,12 +150,46 @@ def _device(folder: str, place: str, vendor: int, device: int, kind: str, subsys
         "device": f"0x{device:04x}",
         "subsystem_vendor": f"0x{subsystem[0]:04x}",
         "subsystem_device": f"0x{subsystem[1]:04x}",
-        "revision": "0xa1",
+        "revision": f"0x{REVISION:02x}",
         "numa_node": "0",
         "enable": "1",
         "modalias": alias,
     }.items():
         write(f"{here}/{name}", f"{text}\n")
+    write(f"{here}/resource", _resources(()))
+    _write_bytes(f"{here}/config", _configuration(vendor, device, number, subsystem), 0o644)
+
+
+def _configuration(vendor: int, device: int, kind: int, subsystem: tuple[int, int]) -> bytes:
+    """The configuration space of a device: the header says what the other files say, and the capabilities follow."""
+    space = bytearray(CONFIG_SIZE)
+    struct.pack_into("<HHHH", space, 0x00, vendor, device, COMMAND, STATUS_CAPABILITY_LIST)
+    struct.pack_into("<I", space, 0x08, kind << 8 | REVISION)
+    struct.pack_into("<HH", space, 0x2C, *subsystem)
+    space[0x34] = CAPABILITIES_AT
+    for number, capability_id in enumerate(CAPABILITY_IDS):
+        here = CAPABILITIES_AT + 0x18 * number
+        last = number == len(CAPABILITY_IDS) - 1
+        struct.pack_into("<BB", space, here, capability_id, 0 if last else here + 0x18)
+    return bytes(space)
+
+
+def _memory_of(gpu: t.Mapping[str, t.Any]) -> tuple[tuple[int, int, int, int], ...]:
+    """Number, start, size and kind of what a GPU maps: registers, all of its memory, and a window for the driver."""
+    whole = 1 << (gpu["memory_mib"] * MIB - 1).bit_length()
+    above = (gpu["index"] + 1) << 40
+    return (
+        (0, 0xC0000000 + gpu["index"] * 16 * MIB, 16 * MIB, REGISTERS),
+        (1, above, whole, APERTURE),
+        (3, above + whole, 32 * MIB, APERTURE),
+    )
+
+
+def _resources(ranges: t.Iterable[tuple[int, int, int, int]]) -> str:
+    lines = ["0x0000000000000000 0x0000000000000000 0x0000000000000000"] * RESOURCE_LINES
+    for number, start, size, kind in ranges:
+        lines[number] = f"0x{start:016x} 0x{start + size - 1:016x} 0x{kind:016x}"
+    return "".join(f"{line}\n" for line in lines)
 
 
 def bind_driver(folder: str, node: t.Mapping[str, t.Any]) -> None:
