@@ -21,6 +21,7 @@ ARGUMENTS: dict[str, t.Any] = {
     "nodes": {"type": "dict", "required": True},
     "plans": {"type": "dict", "required": True},
     "strategies": {"type": "dict", "default": {}},
+    "modes": {"type": "dict", "default": {}},
     "plugin_selector": {"type": "raw", "required": True},
     "auth": {"type": "dict", "default": {}},
 }
@@ -43,27 +44,20 @@ class ActionModule(ActionBase):
             pods = [pod for selector in list_of(arguments["plugin_selector"]) for pod in api.pods(selector)]
         except ApiProblem as problem:
             return {**result, "failed": True, "msg": f"{problem} No host was touched."}
-        said = {
-            host: _said(
-                name or host,
-                nodes.get(name or host),
-                pods,
-                arguments["plans"].get(host),
-                arguments["strategies"].get(host),
-            )
-            for host, name in arguments["nodes"].items()
-        }
+        said = {host: _said(host, nodes, pods, arguments) for host in arguments["nodes"]}
         refused = sum(bool(each["refusals"]) for each in said.values())
         told = f"{counted(len(said), 'node')} looked at, {refused} refused."
         return {**result, "hosts": said, "msg": told}
 
 
-def _said(name: str, node: t.Any, pods: t.Any, plan: t.Any, strategy: t.Any) -> Result:
-    result = plan or {}
-    before = _kubernetes.gpus_of(result.get("before") or [])
-    after = _kubernetes.gpus_of(result.get("after") or result.get("before") or [])
+def _said(host: str, nodes: t.Any, pods: t.Any, arguments: t.Mapping[str, t.Any]) -> Result:
+    name = str(arguments["nodes"][host] or host)
+    plan = arguments["plans"].get(host) or {}
+    before = _kubernetes.gpus_of(plan.get("before") or [])
+    after = _kubernetes.gpus_of(plan.get("after") or plan.get("before") or [])
+    strategy, mode = (str(arguments[what].get(host) or "") for what in ("strategies", "modes"))
     plugin = _kubernetes.plugin_of(pods, name)
-    says = _kubernetes.says(name, node, plugin, before, after, str(strategy or ""))
+    says = _kubernetes.says(name, nodes.get(name), plugin, before, after, strategy, mode or "engine")
     return {
         "node": name,
         "strategy": says.strategy,

@@ -38,6 +38,13 @@ options:
         that of its device plugin, and without one that of its label C(nvidia.com/mig.strategy).
     type: dict
     default: {}
+  modes:
+    description:
+      - Who changes the GPUs, by host, V(engine) for this collection and V(operator) for the MIG manager of NVIDIA's
+        operator. A host that is not named here, or with an empty text, has V(engine), and is refused where its label
+        says that the operator deploys a MIG manager there.
+    type: dict
+    default: {}
   plugin_selector:
     description: Label selectors of the pods of the device plugin. A pod needs to match one of them.
     type: raw

@@ -255,6 +255,15 @@ def test_a_node_that_cannot_have_the_layout_or_of_which_too_little_is_known_is_r
     assert words in refusal
 
 
+def test_gpus_that_the_operators_manager_has_are_not_changed_beside_it():
+    owned = node({"nvidia.com/gpu.deploy.mig-manager": "true"}, gpu="1")
+    (refusal,) = _kubernetes.says("n1", owned, MIXED, OFF, OFF).refusals
+    assert "set this label of the node to false, or kubernetes_mode to operator" in refusal
+    assert _kubernetes.says("n1", owned, MIXED, OFF, OFF, mode="operator").refusals == ()
+    free = node({"nvidia.com/gpu.deploy.mig-manager": "false"}, gpu="1")
+    assert _kubernetes.says("n1", free, MIXED, OFF, OFF).refusals == ()
+
+
 def test_without_a_plugin_the_label_of_the_node_or_people_say_the_strategy():
     labelled = node({"nvidia.com/mig.strategy": "mixed"})
     assert _kubernetes.says("n1", labelled, None, OFF, OFF).strategy == "mixed"
