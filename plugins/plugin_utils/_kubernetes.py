@@ -294,9 +294,9 @@ def says(
 ) -> Says:
     """What Kubernetes says of a host that has ``before`` and shall have ``after``.
 
-    ``mode`` is who changes the GPUs, ``engine`` for us and ``operator`` for the MIG manager. ``strategy`` is the one that
-    people set; empty for that of the node's device plugin, or of its label. ``missing`` is
-    what the node does not offer of what it has now.
+    ``mode`` is who changes the GPUs, ``engine`` for us and ``operator`` for the MIG manager. ``strategy`` is the one
+    that people set; empty for that of the node's device plugin, or of its label. ``missing`` is what the node does not
+    offer of what it has now.
     """
     nothing = Offer()
     if node is None:
