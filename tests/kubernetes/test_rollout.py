@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The playbook mig over nodes of a cluster: simulated GPUs, an API, and on each node what NVIDIA's pods see there."""
+
+from __future__ import annotations
+
+import pytest
+
+from ansible_collections.gpufleet.mig.tests.fleet.fleet import Fleet
+from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import Gpu
+
+BOARD = "a100-sxm4-40gb"
+WHOLE = {"nvidia.com/gpu": 1}
+SEVEN = {"nvidia.com/mig-1g.5gb": 7}
+SELECTORS = {
+    "kubernetes_plugin_selector": "app=nvidia-device-plugin",
+    "kubernetes_discovery_selector": "app=gpu-discovery",
+}
+DEPLOY = "nvidia.com/gpu.deploy."
+
+
+@pytest.fixture
+def fleet(stage, kubeconfig, tmp_path):
+    """Hosts node-1 and node-2 with an A100 each, as nodes of the cluster."""
+    (tmp_path / "fleet").mkdir()
+    made = Fleet(tmp_path / "fleet", dict.fromkeys(("node-1", "node-2"), f"1x{BOARD}"))
+    made.variables.update(
+        mig_scheduler="kubernetes", kubernetes_auth={"kubeconfig": str(kubeconfig)}, kubernetes_ready_timeout=30
+    )
+    for name, simulator in made.simulators.items():
+        stage.node(name, lambda simulator=simulator: gpus_of(simulator))
+    return made
+
+
+def gpus_of(simulator):
+    """What NVIDIA's pods see of a simulated node when they start."""
+    found = []
+    for gpu in simulator.describe()["gpus"]:
+        devices = tuple(ci["name"].removeprefix("MIG ") for gi in gpu["instances"] for ci in gi["compute"])
+        found.append(Gpu(BOARD, tuple(sorted(devices)) if gpu["mode_current"] else None))
+    return found
+
+
+def run(fleet, *arguments, **variables):
+    """A rollout with the labels that the pods of this cluster have."""
+    return fleet.run("mig", *arguments, **{**SELECTORS, **variables})
+
+
+def annotations(stage, name):
+    found = stage.client.get(f"/api/v1/nodes/{name}")["metadata"].get("annotations") or {}
+    return [key for key in found if key.startswith("gpufleet.mig/")]
+
+
+def test_check_do_and_do_again(api, stage, fleet):
+    stage.plain("mixed")
+    stage.pod("train", "node-1", grace=0, **WHOLE)
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    api.forget()
+    checked = run(fleet, "--check", mig_profile="all-1g.5gb")
+    assert checked.rc == 0, checked.out
+    assert "for the scheduler 1 nvidia.com/gpu -> 7 nvidia.com/mig-1g.5gb" in checked.out
+    assert api.writes == []
+    assert fleet.writes() == {}
+
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 0, ran.out
+    for name in fleet.simulators:
+        assert stage.settles(name, **SEVEN), stage
+        assert not stage.is_cordoned(name)
+        assert annotations(stage, name) == []
+    assert stage.names("node-1") == []
+
+    fleet.writes()
+    api.forget()
+    again = run(fleet, mig_profile="all-1g.5gb")
+    assert again.rc == 0, again.out
+    assert again.changed == set()
+    assert (api.writes, fleet.writes()) == ([], {})
+
+
+def test_a_layout_that_the_strategy_cannot_have_is_refused_before_any_drain(api, stage, fleet):
+    stage.plain("single")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    api.forget()
+    ran = run(fleet, mig_profile="all-balanced")
+    assert ran.rc == 2
+    assert "refused (scheduler), node-1 and node-2:" in ran.out
+    assert "choose the strategy mixed" in ran.out
+    assert (api.writes, fleet.writes()) == ([], {})
+
+
+def test_a_budget_that_keeps_a_pod_stops_the_rollout_and_the_node_is_given_back(stage, fleet):
+    stage.plain("mixed")
+    stage.pod("train", "node-1", grace=0, labels={"app": "train"}, **WHOLE)
+    assert stage.runs("train")
+    stage.budget("keep", {"app": "train"}, allowed=0)
+    ran = run(fleet, mig_profile="all-1g.5gb", kubernetes_drain_timeout=2)
+    assert ran.rc == 2
+    assert "Left are default/train (Kubernetes did not evict pod default/train" in ran.out
+    assert "No GPU was touched" in ran.out, ran.out
+    assert fleet.writes() == {}
+    assert not stage.is_cordoned("node-1")
+    assert stage.names("node-1") == ["train"]
+
+
+def test_what_the_operator_deploys_goes_for_a_mode_change_and_comes_back(stage, fleet):
+    stage.operator()
+    labels = {"nvidia.com/gpu.present": "true", **{f"{DEPLOY}{part}": "true" for part in ("device-plugin", "dcgm")}}
+    for name in fleet.simulators:
+        stage.client.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
+        assert stage.settles(name, **WHOLE)
+    ran = run(
+        fleet,
+        mig_profile="all-1g.5gb",
+        kubernetes_plugin_selector="app=nvidia-device-plugin-daemonset",
+        kubernetes_discovery_selector="",
+    )
+    assert ran.rc == 0, ran.out
+    for name in fleet.simulators:
+        assert stage.settles(name, **SEVEN), stage
+        assert {key: stage.labels(name)[key] for key in labels} == labels
+        assert annotations(stage, name) == []
+
+
+def test_a_node_that_does_not_offer_what_it_has_stays_cordoned_and_the_next_run_goes_on(stage, fleet):
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    machine = stage.cluster.machines["node-1"]
+    sees, machine.layout = machine.layout, lambda: [Gpu(BOARD)]  # a plugin that goes on to see the old layout
+    ran = run(fleet, mig_profile="all-1g.5gb", kubernetes_ready_timeout=3)
+    assert ran.rc == 2
+    assert "The layout of node node-1 is right, and Kubernetes does not offer it after 3 s" in ran.out
+    assert stage.is_cordoned("node-1")
+    assert set(fleet.writes()) == {"node-1"}
+
+    machine.layout = sees
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 0, ran.out
+    assert not stage.is_cordoned("node-1")
+    assert stage.settles("node-1", **SEVEN)
+    assert stage.settles("node-2", **SEVEN)
