@@ -1,0 +1,114 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Stands in for nvidia-ctk, and under the name systemctl for a systemd that has NVIDIA's refresh unit.
+
+Beside the program lie ``devices.json`` (what ``cdi generate`` finds, a list of {uuid, index, files}),
+``behaviour.json``, and ``calls``, which gets a line of JSON for each call. Behaviour: ``fail`` (a text, with exit
+status 1), ``lose`` (a file that gets into no specification), ``library`` (a path that all containers get), ``unit``
+(whether the unit is there), ``unit_fails``, ``unit_writes`` (its file), ``names`` (index, uuid or both), ``management``
+(its files).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+
+FOLDER = pathlib.Path(sys.argv[0]).resolve().parent
+
+
+def main() -> int:
+    name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
+    behaviour = json.loads((FOLDER / "behaviour.json").read_text())
+    settings = {key: value for key, value in os.environ.items() if key.startswith("NVIDIA_")}
+    with open(FOLDER / "calls", "a", encoding="utf-8") as file:
+        file.write(json.dumps([name, words, settings]) + "\n")
+    if name == "systemctl":
+        return systemctl(words, behaviour)
+    if words[:2] == ["cdi", "generate"]:
+        return generate(words[2:], behaviour)
+    print(f"nvidia-ctk: this stand-in does not know {words}", file=sys.stderr)
+    return 2
+
+
+def systemctl(words, behaviour) -> int:
+    while words[0].startswith("-"):
+        words = words[1:]
+    if words[0] == "show":
+        loaded = "loaded" if behaviour.get("unit") else "not-found"
+        print(f"Id={words[-1]}\nLoadState={loaded}\nActiveState=inactive\nSubState=dead\nResult=success\nType=oneshot")
+        return 0
+    if words[0] == "restart":
+        if behaviour.get("unit_fails"):
+            print("Job for nvidia-cdi-refresh.service failed", file=sys.stderr)
+            return 1
+        pathlib.Path(behaviour["unit_writes"]).write_text(as_yaml(specification([], behaviour)))
+        return 0
+    return 0
+
+
+def generate(words, behaviour) -> int:
+    if behaviour.get("fail"):
+        print(behaviour["fail"], file=sys.stderr)
+        return 1
+    spec = specification(words, behaviour)
+    if not spec["devices"]:
+        # As the real one does while MIG is on and there is no instance.
+        print("failed to generate CDI spec: invalid device count: 0", file=sys.stderr)
+        return 1
+    print(json.dumps(spec, indent=2))
+    return 0
+
+
+def specification(words, behaviour):
+    library = {"hostPath": behaviour.get("library", "/usr/lib/libcuda.so.570"), "options": ["ro"]}
+    common = {"containerEdits": {"mounts": [library]}}
+    if "--mode=management" in words:
+        vendor = next(word.partition("=")[2] for word in words if word.startswith("--vendor="))
+        files = [{"path": path} for path in behaviour.get("management", [])]
+        return {
+            "cdiVersion": "0.5.0",
+            "kind": f"{vendor}/gpu",
+            **common,
+            "devices": [{"name": "all", "containerEdits": {"deviceNodes": files}}],
+        }
+    devices = []
+    for device in json.loads((FOLDER / "devices.json").read_text()):
+        nodes = [{"path": path} for path in device["files"] if path != behaviour.get("lose")]
+        names = [device[which] for which in behaviour.get("names", ["index", "uuid"])]
+        devices += [{"name": name, "containerEdits": {"deviceNodes": nodes}} for name in names]
+    if devices:
+        devices.append({"name": "all", "containerEdits": devices[0]["containerEdits"]})
+    return {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", **common, "devices": devices}
+
+
+def as_yaml(spec) -> str:
+    """As nvidia-ctk writes it."""
+    return "\n".join(["---", *lines(spec, 0), ""])
+
+
+def lines(value, pad):
+    space = " " * pad
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if isinstance(inner, (dict, list)):
+                yield f"{space}{key}:"
+                yield from lines(inner, pad + 4)
+            else:
+                yield f"{space}{key}: {scalar(inner)}"
+    for inner in value if isinstance(value, list) else []:
+        first, *others = lines(inner, pad + 2) if isinstance(inner, dict) else [scalar(inner)]
+        yield f"{space}- {first.strip()}"
+        yield from others
+
+
+def scalar(value) -> str:
+    return json.dumps(value) if isinstance(value, str) and value[:1].isdigit() else str(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
