@@ -58,10 +58,11 @@ class Host:
         table = ["config 1", "monitor 2"]
         for gpu in self.node.gpus:
             for instance in gpu.instances:
-                first = 100 * (gpu.minor + 1) + 10 * instance.id
+                first = 100 * ((gpu.minor or 0) + 1) + 10 * (instance.id or 0)
                 table.append(f"gpu{gpu.minor}/gi{instance.id}/access {first}")
                 table += [
-                    f"gpu{gpu.minor}/gi{instance.id}/ci{ci.id}/access {first + 1 + ci.id}" for ci in instance.compute
+                    f"gpu{gpu.minor}/gi{instance.id}/ci{ci.id}/access {first + 1 + (ci.id or 0)}"
+                    for ci in instance.compute
                 ]
         (self.path / "proc/driver/nvidia-caps/mig-minors").write_text("\n".join(table) + "\n")
         found = [

@@ -8,7 +8,7 @@ Beside the program lie ``devices.json`` (what ``cdi generate`` finds, a list of 
 ``behaviour.json``, and ``calls``, which gets a line of JSON for each call. Behaviour: ``fail`` (a text, with exit
 status 1), ``lose`` (a file that gets into no specification), ``library`` (a path that all containers get), ``unit``
 (whether the unit is there), ``unit_fails``, ``unit_writes`` (its file), ``names`` (index, uuid or both), ``management``
-(its files).
+(its files), ``old`` (a version of nvidia-ctk before 1.18), ``started`` (when a unit was, in microseconds).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import sys
 
 FOLDER = pathlib.Path(sys.argv[0]).resolve().parent
@@ -31,6 +32,8 @@ def main() -> int:
         return systemctl(words, behaviour)
     if words[:2] == ["cdi", "generate"]:
         return generate(words[2:], behaviour)
+    if words[:2] == ["runtime", "configure"]:
+        return configure(words[2:], behaviour)
     print(f"nvidia-ctk: this stand-in does not know {words}", file=sys.stderr)
     return 2
 
@@ -39,6 +42,10 @@ def systemctl(words, behaviour) -> int:
     while words[0].startswith("-"):
         words = words[1:]
     if words[0] == "show":
+        if "ActiveEnterTimestampMonotonic" in words[1]:
+            active = "inactive" if behaviour.get("started") is None else "active"
+            print(f"ActiveState={active}\nActiveEnterTimestampMonotonic={behaviour.get('started', 0)}")
+            return 0
         loaded = "loaded" if behaviour.get("unit") else "not-found"
         print(f"Id={words[-1]}\nLoadState={loaded}\nActiveState=inactive\nSubState=dead\nResult=success\nType=oneshot")
         return 0
@@ -61,6 +68,40 @@ def generate(words, behaviour) -> int:
         print("failed to generate CDI spec: invalid device count: 0", file=sys.stderr)
         return 1
     print(json.dumps(spec, indent=2))
+    return 0
+
+
+def configure(words, behaviour) -> int:
+    """For containerd: settings are written anew without comments, and a runtime goes into a file beside them."""
+    options = dict(word[2:].partition("=")[::2] for word in words)
+    if behaviour.get("old") and "drop-in-config" in options:
+        print("Incorrect Usage: flag provided but not defined: -drop-in-config", file=sys.stderr)
+        return 1
+    if behaviour.get("fail"):
+        print(behaviour["fail"], file=sys.stderr)
+        return 1
+    config = pathlib.Path(options["config"])
+    text = config.read_text() if config.exists() else ""
+    lines_there = [line.partition("#")[0].rstrip() for line in text.splitlines()]
+    others = [line for line in lines_there if line and not line.startswith(("imports", "version"))]
+    version = "3" if "version = 3" in lines_there else "2"
+    own = ['[plugins."cri"]', *(line for line in others if line.startswith("  ")), "  [runtimes.nvidia]"]
+    own += [f'    BinaryName = "{options["nvidia-runtime-path"]}"']
+    own += ["  enable_cdi = true"] if "cdi.enabled" in options else []
+    own += ['  default_runtime_name = "nvidia"'] if "nvidia-set-as-default" in options else []
+    own = list(dict.fromkeys(own))
+    imports = re.search(r"^imports = \[(.*)\]", text, re.MULTILINE)
+    items = [item.strip() for item in imports[1].split(",") if item.strip()] if imports else []
+    top = [f"version = {version}"]
+    if "drop-in-config" in options:
+        beside = pathlib.Path(options["drop-in-config"])
+        beside.parent.mkdir(exist_ok=True)
+        beside.write_text("\n".join([f"version = {version}", *own, ""]))
+        items += [f'"{beside.parent}/*.toml"'] if f'"{beside.parent}/*.toml"' not in items else []
+        own = []
+    top += [f"imports = [{', '.join(items)}]"] if items else []
+    others = [line for line in others if line not in own] if own else others
+    config.write_text("\n".join([*top, *others, *own, ""]))
     return 0
 
 
