@@ -8,7 +8,8 @@ Beside the program lie ``devices.json`` (what ``cdi generate`` finds, a list of 
 ``behaviour.json``, and ``calls``, which gets a line of JSON for each call. Behaviour: ``fail`` (a text, with exit
 status 1), ``lose`` (a file that gets into no specification), ``library`` (a path that all containers get), ``unit``
 (whether the unit is there), ``unit_fails``, ``unit_writes`` (its file), ``names`` (index, uuid or both), ``management``
-(its files), ``old`` (a version of nvidia-ctk before 1.18), ``started`` (when a unit was, in microseconds).
+(its files), ``old`` (a version of nvidia-ctk before 1.18), ``started`` (when a unit was, in microseconds),
+``active`` (the state of all units), ``system`` (the state of the system).
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ def systemctl(words, behaviour) -> int:
             print(f"ActiveState={active}\nActiveEnterTimestampMonotonic={behaviour.get('started', 0)}")
             return 0
         loaded = "loaded" if behaviour.get("unit") else "not-found"
-        print(f"Id={words[-1]}\nLoadState={loaded}\nActiveState=inactive\nSubState=dead\nResult=success\nType=oneshot")
+        active = behaviour.get("active", "inactive")
+        print(f"Id={words[-1]}\nLoadState={loaded}\nActiveState={active}\nSubState=dead\nResult=success\nType=oneshot")
+        return 0
+    if words[0] == "is-system-running":
+        print(behaviour.get("system", "running"))
         return 0
     if words[0] == "restart":
         if behaviour.get("unit_fails"):
