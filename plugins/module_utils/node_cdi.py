@@ -13,7 +13,7 @@ import os
 import typing as t
 
 from . import ansible_bridge as bridge
-from .engine import cdi, reading
+from .engine import cdi, reading, state
 from .engine.model import Node, Orders, WishError
 from .engine.profiles import counted
 
@@ -39,6 +39,7 @@ def make(module: AnsibleModule) -> bridge.Result:
     """Refresh, or only prove, what containers are told."""
     settings = _settings(module.params)
     timeout = bridge.seconds(module.params, "operation_timeout")
+    _require_nobody_at_work(state.places(module.params["state_dir"]))
     node = reading.observe(bridge.opener(module.params), Orders(operation_timeout=timeout))
     if module.params["verify_only"]:
         return _proven(node, settings)
@@ -53,6 +54,17 @@ def make(module: AnsibleModule) -> bridge.Result:
         "unit": outcome.unit,
         "msg": outcome.msg,
     }
+
+
+def _require_nobody_at_work(places: state.Places) -> None:
+    """Raise LockedError while a change is going on, of which half a layout would be told."""
+    progress = state.in_progress(places)
+    if progress is not None and progress.get("running"):
+        raise state.LockedError(
+            f"{progress.get('who') or 'Another run'} is changing this node ({progress.get('what') or 'unknown'}), so"
+            " containers are told of nothing now. Run again when it has ended.",
+            in_progress=progress,
+        )
 
 
 def _settings(params: bridge.Params) -> cdi.Settings:

@@ -150,7 +150,8 @@ def _in_words(
 def require_whole(node: Node) -> None:
     """Raise CdiError for a GPU that does not answer: what is on it might be called dead."""
     for gpu in node.gpus:
-        if gpu.problems or gpu.mode_current is None:
+        # One that cannot do MIG has no mode.
+        if gpu.problems or (gpu.mode_current is None and gpu.mig_capable is not False):
             why = f": {gpu.problems[0].call} says {gpu.problems[0].error}" if gpu.problems else ""
             raise CdiError(
                 f"{driver.describe(gpu)} does not answer{why}, so nothing is said to containers about this node. See"
@@ -436,8 +437,9 @@ def _generated(settings: Settings, kind: str, by_unit: bool) -> Spec:
             f"There is no {_PROGRAM} on this node, which knows what containers need. Install the NVIDIA Container"
             " Toolkit."
         )
-    environment = _unit_settings(settings) if by_unit else {}
-    environment.pop(_OUTPUT_SETTING, None)
+    # What a login says of where the driver's library is counts here as it does for ourselves.
+    environment = {**os.environ, **(_unit_settings(settings) if by_unit else {})}
+    environment.pop(_OUTPUT_SETTING, "")
     words = [program, "cdi", "generate", "--format=json", "--output="]
     if kind == MANAGEMENT_KIND:
         words += ["--mode=management", f"--vendor={kind.partition('/')[0]}"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from ansible_collections.gpufleet.mig.plugins.module_utils import node_cdi
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError
 from ansible_collections.gpufleet.mig.plugins.modules import mig_cdi
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine.cdi_host import Host
@@ -68,6 +69,16 @@ def test_a_place_where_no_engine_would_look_is_refused(host, tree, options, why)
     assert result["failed"]
     assert why in result["msg"]
     assert tree.calls("nvidia-ctk") == []
+
+
+def test_half_a_layout_of_a_change_that_goes_on_is_not_told(host, tree, monkeypatch):
+    progress = {"running": True, "who": "alice", "what": "mig_config label all-1g.5gb"}
+    monkeypatch.setattr(node_cdi.state, "in_progress", lambda places: progress)
+    result = host.run(mig_cdi, root=str(tree.path))
+    assert "alice is changing this node (mig_config label all-1g.5gb)" in result["msg"]
+    assert tree.calls("nvidia-ctk") == []
+    progress["running"] = False
+    assert host.run(mig_cdi, root=str(tree.path))["changed"]
 
 
 def test_a_driver_that_does_not_answer_is_a_failure_and_nothing_is_written(host, tree):

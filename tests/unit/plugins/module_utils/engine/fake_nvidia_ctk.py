@@ -4,12 +4,12 @@
 
 """Stands in for nvidia-ctk, and under the name systemctl for a systemd that has NVIDIA's refresh unit.
 
-Beside the program lie ``devices.json`` (what ``cdi generate`` finds, a list of {uuid, index, files}),
-``behaviour.json``, and ``calls``, which gets a line of JSON for each call. Behaviour: ``fail`` (a text, with exit
-status 1), ``lose`` (a file that gets into no specification), ``library`` (a path that all containers get), ``unit``
-(whether the unit is there), ``unit_fails``, ``unit_writes`` (its file), ``names`` (index, uuid or both), ``management``
-(its files), ``old`` (a version of nvidia-ctk before 1.18), ``started`` (when a unit was, in microseconds),
-``active`` (the state of all units), ``system`` (the state of the system).
+Beside the program lie ``devices.json`` (what ``cdi generate`` finds, a list of {uuid, index, files}; without it what
+NVML shows), ``behaviour.json``, and ``calls``, which gets a line of JSON for each call. Behaviour: ``fail`` (a text,
+with exit status 1), ``lose`` (a file that gets into no specification), ``library`` (a path that all containers get),
+``unit`` (whether the refresh unit is there), ``unit_fails``, ``unit_writes`` (its file), ``names`` (index, uuid or
+both), ``management`` (its files), ``old`` (a version of nvidia-ctk before 1.18), ``started`` (when engines were, in
+microseconds; a restart sets it), ``active`` (their state), ``system`` (that of the system).
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ import os
 import pathlib
 import re
 import sys
+import time
 
+REFRESH = "nvidia-cdi-refresh.service"
+ENGINES = ("docker.service", "containerd.service", "crio.service")
 FOLDER = pathlib.Path(sys.argv[0]).resolve().parent
 
 
@@ -47,12 +50,17 @@ def systemctl(words, behaviour) -> int:
             active = "inactive" if behaviour.get("started") is None else "active"
             print(f"ActiveState={active}\nActiveEnterTimestampMonotonic={behaviour.get('started', 0)}")
             return 0
-        loaded = "loaded" if behaviour.get("unit") else "not-found"
-        active = behaviour.get("active", "inactive")
+        engine = words[-1] in ENGINES
+        loaded = "loaded" if engine or (words[-1] == REFRESH and behaviour.get("unit")) else "not-found"
+        active = behaviour.get("active", "inactive") if engine else "inactive"
         print(f"Id={words[-1]}\nLoadState={loaded}\nActiveState={active}\nSubState=dead\nResult=success\nType=oneshot")
         return 0
     if words[0] == "is-system-running":
         print(behaviour.get("system", "running"))
+        return 0
+    if words[0] == "restart" and words[-1] != REFRESH:
+        started = int(time.clock_gettime(time.CLOCK_MONOTONIC) * 1e6)
+        (FOLDER / "behaviour.json").write_text(json.dumps({**behaviour, "started": started}))
         return 0
     if words[0] == "restart":
         if behaviour.get("unit_fails"):
@@ -123,13 +131,37 @@ def specification(words, behaviour):
             "devices": [{"name": "all", "containerEdits": {"deviceNodes": files}}],
         }
     devices = []
-    for device in json.loads((FOLDER / "devices.json").read_text()):
+    listed = FOLDER / "devices.json"
+    for device in json.loads(listed.read_text()) if listed.exists() else seen_by_nvml():
         nodes = [{"path": path} for path in device["files"] if path != behaviour.get("lose")]
         names = [device[which] for which in behaviour.get("names", ["index", "uuid"])]
         devices += [{"name": name, "containerEdits": {"deviceNodes": nodes}} for name in names]
     if devices:
         devices.append({"name": "all", "containerEdits": devices[0]["containerEdits"]})
     return {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", **common, "devices": devices}
+
+
+def seen_by_nvml():
+    """The devices of a simulated node."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    for number in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(number)
+        file = f"/dev/nvidia{pynvml.nvmlDeviceGetMinorNumber(gpu)}"
+        try:
+            mode = pynvml.nvmlDeviceGetMigMode(gpu)[0]
+        except pynvml.NVMLError_NotSupported:
+            mode = 0
+        if not mode:
+            yield {"uuid": pynvml.nvmlDeviceGetUUID(gpu), "index": str(number), "files": [file]}
+            continue
+        for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+            try:
+                mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+            except pynvml.NVMLError_NotFound:
+                continue
+            yield {"uuid": pynvml.nvmlDeviceGetUUID(mig), "index": f"{number}:{index}", "files": [file]}
 
 
 def as_yaml(spec) -> str:

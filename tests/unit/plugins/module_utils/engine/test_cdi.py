@@ -93,7 +93,7 @@ def test_a_specification_that_cannot_be_understood_is_made_anew(host):
 
 
 def test_a_node_with_whole_gpus_beside_mig_has_both(host):
-    host.have([("1g.5gb", 0)], [boards.gpu("tesla-t4", index=1, mode=False)._replace(minor=1)])
+    host.have([("1g.5gb", 0)], [boards.gpu("tesla-t4", index=1, mode=None)._replace(minor=1)])
     outcome = host.refresh()
     assert outcome.devices == tuple(host.uuids())
     assert {"1", host.node.gpus[1].uuid} <= set(host.names())
