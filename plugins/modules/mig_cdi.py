@@ -16,7 +16,7 @@ description:
     there is, and reads it back.
   - The specification is right when every MIG device is in it by its UUID with all of its files, when no file in
     O(spec_dirs) names a device that the node has no more, and when it says what C(nvidia-ctk cdi generate) says now.
-    RV(changed) is about this content. A specification that is right is not written.
+    What has changed is about this content. A specification that is right is not written.
   - Where NVIDIA's C(nvidia-cdi-refresh.service) is installed, it is restarted for that, with its own settings. Else the
     file is written as JSON, which is YAML too.
   - MIG on without any instance is no failure. There is nothing to write then, and a specification of devices that are

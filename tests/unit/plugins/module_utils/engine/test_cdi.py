@@ -286,7 +286,7 @@ def test_it_can_be_left_out_and_it_can_be_demanded(host):
 # --- the management specification (B53) ------------------------------------------------------------------------------
 
 
-CAPS = ["/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"]
+CAPS = ("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2")
 
 
 def manage(host: Host, files: t.Sequence[str] = CAPS) -> None:
