@@ -161,7 +161,17 @@ def seen_by_nvml():
                 mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
             except pynvml.NVMLError_NotFound:
                 continue
-            yield {"uuid": pynvml.nvmlDeviceGetUUID(mig), "index": f"{number}:{index}", "files": [file]}
+            gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(mig), pynvml.nvmlDeviceGetComputeInstanceId(mig)
+            caps = capability_files(f"gpu{file[11:]}/gi{gi}/", f"gpu{file[11:]}/gi{gi}/ci{ci}/")
+            yield {"uuid": pynvml.nvmlDeviceGetUUID(mig), "index": f"{number}:{index}", "files": [file, *caps]}
+
+
+def capability_files(*names):
+    """Those that exist of these capabilities; the real one too says nothing of one that is missing."""
+    table = pathlib.Path("/proc/driver/nvidia-caps/mig-minors")
+    minors = dict(line.split(" ", 1) for line in table.read_text().splitlines()) if table.exists() else {}
+    paths = [f"/dev/nvidia-caps/nvidia-cap{minors[f'{name}access']}" for name in names if f"{name}access" in minors]
+    return [path for path in paths if os.path.exists(path)]
 
 
 def as_yaml(spec) -> str:
