@@ -11,6 +11,7 @@ This file is private to the collection gpufleet.mig and may change at any time.
     gpufleet-mig restore [FILE]        give them that, or what they had before (--previous), or what a file says
     gpufleet-mig recover [--back]      finish a change that was interrupted, or take it back
     gpufleet-mig boot                  what the boot unit runs: wait for the GPUs, and give them what they had
+    gpufleet-mig cdi                   tell containers of exactly the MIG devices that there are
 
 A command works out one mapping, which is printed as JSON or in words: the two cannot disagree. The exit status is part
 of the interface; the numbers and keys are documented in docs/node-command.md.
@@ -27,7 +28,7 @@ import sys
 import time
 import typing as t
 
-from . import boot, bounded, compare, drawing, driver, foresight, layouts, reading, state, worker
+from . import boot, bounded, cdi, compare, drawing, driver, foresight, layouts, reading, state, worker
 from .model import DriverError, Gpu, Job, MigError, Node, Orders, Wanted, WishError
 from .profiles import counted
 from .report import differences_in_words
@@ -131,7 +132,10 @@ def _parser() -> argparse.ArgumentParser:
         help="the layout before it for GPUs that cannot have what is remembered",
     )
     booting.set_defaults(work=_boot, otherwise=REFUSED)
-    for command in (status, verify, restore, recover, booting):
+    telling = commands.add_parser("cdi", help="tell containers of exactly the MIG devices that there are")
+    _add_cdi(telling)
+    telling.set_defaults(work=_cdi, otherwise=REFUSED)
+    for command in (status, verify, restore, recover, booting, telling):
         _add_common(command)
     for command in (restore, recover, booting):
         command.add_argument("--allow-reset", action="store_true", help="reset GPUs whose MIG mode stays pending")
@@ -149,6 +153,18 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     common("--state-dir", metavar="DIR", help=f"where the node keeps what it remembers ({state.DEFAULT_STATE_DIR})")
     common("--json", action="store_true", help="print one JSON mapping instead of words")
     common("--timeout", type=_some_seconds, metavar="S", help="seconds that one call to the driver may take (60)")
+
+
+def _add_cdi(parser: argparse.ArgumentParser) -> None:
+    """Where the specifications are and who writes them, as in the module mig_cdi."""
+    when = ("auto", "always", "never")
+    folders = ",".join(cdi.FOLDERS)
+    parser.add_argument("--verify", action="store_true", help="only prove that they are told of what there is")
+    parser.add_argument("--spec", default=cdi.SPEC, metavar="FILE", help=f"the CDI specification ({cdi.SPEC})")
+    parser.add_argument("--spec-dirs", default=folders, metavar="LIST", help=f"where engines look for such ({folders})")
+    parser.add_argument("--unit", choices=when, default="auto", help=f"whether {cdi.UNIT} writes it (auto)")
+    parser.add_argument("--management", choices=when, default="auto", help="whether device plugins have one too (auto)")
+    parser.add_argument("--management-spec", default=cdi.MANAGEMENT_SPEC, metavar="FILE", help="the one of these")
 
 
 def _seconds(text: str) -> float:
@@ -517,6 +533,19 @@ def _booted(booted: boot.Booted) -> Answer:
 def _opener(places: state.Places) -> reading.Opener:
     """Opens NVML with the binding that lies on the node; imported here, before any child is forked."""
     return functools.partial(driver.Session, driver.load_binding(os.path.join(places.state, "binding")))
+
+
+def _cdi(places: state.Places, options: argparse.Namespace) -> Answer:
+    """What containers are told of the GPUs, brought in line or only proven."""
+    folders = tuple(filter(None, options.spec_dirs.split(",")))
+    settings = cdi.Settings(options.spec, options.management_spec, folders, options.unit, options.management)
+    node = _read(places, options)
+    if not options.verify:
+        outcome = cdi.refresh(node, settings)
+        return Answer(OK, outcome._asdict(), [outcome.msg])
+    cdi.require_whole(node)
+    cdi.prove(node, cdi.located(settings))
+    return Answer(OK, {"msg": "Containers are told of what there is."}, ["Containers are told of what there is."])
 
 
 def _read(places: state.Places, options: argparse.Namespace) -> Node:
