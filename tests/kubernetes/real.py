@@ -185,10 +185,9 @@ class Real:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for process in reversed(self.processes):
-            process.terminate()
         for process in self.processes:
-            process.wait(30)
+            process.kill()  # there is nothing to save, and asked nicely it waits for those who watch
+            process.wait()
         shutil.rmtree(self.folder)
 
     def start(self, name: str, *words: str | Path) -> None:

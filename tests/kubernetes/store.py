@@ -111,6 +111,8 @@ PRECONDITIONS = (
     ("uid", "UID", "The object might have been deleted and then recreated"),
     ("resourceVersion", "ResourceVersion", "The object might have been modified"),
 )
+CREATED = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+TWO_BUDGETS = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
 OVER_BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
@@ -133,8 +135,9 @@ class RefusedError(Exception):
             "details": details or {},
             "code": code,
         }
-        if not details:
-            del self.body["details"]
+        for field in ("reason", "details"):
+            if not self.body[field]:
+                del self.body[field]
 
 
 def not_found(resource: Resource, name: str) -> RefusedError:
@@ -606,23 +609,17 @@ class Store:
             raise bad_request("name in URL does not match name in Eviction object")
         options = eviction.get("deleteOptions") or {}
         dry_run = dry_run or bool(options.get("dryRun"))
-        success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
         with self.changed:
             pod = self.get(where)
             ended = pod["status"].get("phase") in ("Succeeded", "Failed", "Pending")
             if not ended and "deletionTimestamp" not in pod["metadata"]:
                 budgets = self._budgets_of(pod)
                 if len(budgets) > 1:
-                    # With the status of a success, as kube-apiserver: the client has to read the body.
-                    message = (
-                        "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
-                        "support."
-                    )
-                    return {**success, "status": "Failure", "message": message, "code": 500}
+                    raise RefusedError(500, "", TWO_BUDGETS)
                 for budget in budgets:
                     self._take_from(budget, pod, dry_run)
             self.delete(where, options, dry_run)
-        return success
+        return dict(CREATED)
 
     def _budgets_of(self, pod: Data) -> list[Data]:
         budgets = Where(resource_named("poddisruptionbudgets"), pod["metadata"]["namespace"])
@@ -653,7 +650,7 @@ class Store:
             return {**pod, "spec": {**pod["spec"], "nodeName": target}}
 
         self.change(where._replace(subresource=""), bound)
-        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        return dict(CREATED)
 
     def _put(self, where: Where, old: Data | None, new: Data | None, dry_run: bool) -> Data:
         """Stores a new object, or that there is none any more; what the client gets to see."""
