@@ -132,12 +132,13 @@ class RefusedError(Exception):
             "status": "Failure",
             "message": message,
             "reason": reason,
-            "details": details or {},
+            "details": details,
             "code": code,
         }
-        for field in ("reason", "details"):
-            if not self.body[field]:
-                del self.body[field]
+        if not reason:
+            del self.body["reason"]
+        if details is None:
+            del self.body["details"]
 
 
 def not_found(resource: Resource, name: str) -> RefusedError:
@@ -237,11 +238,20 @@ def matches_selector(selector: Data | None, labels: dict[str, str]) -> bool:
     return all(tests[one["operator"]](one["key"], one.get("values") or []) for one in wanted)
 
 
-def matches_fields(resource: Resource, expression: str, obj: Data) -> bool:
+def check_fields(resource: Resource, expression: str) -> None:
+    """Refuses a field selector that the server has not for this kind."""
+    for part in filter(None, expression.split(",")):
+        field = re.split("!=|==|=", part)[0]
+        if field not in ("metadata.name", "metadata.namespace", *FIELDS.get(resource.plural, ())):
+            if resource.plural in FIELDS:
+                raise bad_request(f"field label not supported: {field}")
+            known = 'only "metadata.name", "metadata.namespace"'
+            raise bad_request(f'"{field}" is not a known field selector: {known}')
+
+
+def matches_fields(expression: str, obj: Data) -> bool:
     for part in filter(None, expression.split(",")):
         field, operator, value = re.fullmatch(r"([^=!]*)(==|!=|=|$)(.*)", part).groups()  # type: ignore[union-attr]
-        if field not in ("metadata.name", "metadata.namespace", *FIELDS.get(resource.plural, ())):
-            raise bad_request(f"field label not supported: {field}")
         current: t.Any = obj
         for step in field.split("."):
             current = (current or {}).get(step)
@@ -299,7 +309,7 @@ def json_patch(old: Data, operations: list[Data]) -> Data:
             one_operation(document, operation)
     except (KeyError, IndexError, ValueError, TypeError):
         message = "the server rejected our request due to an error in our request"
-        raise RefusedError(422, "Invalid", message) from None
+        raise RefusedError(422, "Invalid", message, {}) from None
     return document[""]
 
 
@@ -497,6 +507,7 @@ class Store:
         def wanted(obj: Data) -> bool:
             return is_selected(where, obj, labels, fields)
 
+        check_fields(where.resource, fields)
         with self.changed:
             kind = where.resource.qualified
             found = [obj for key, obj in sorted(self.objects.items()) if key[0] == kind and wanted(obj)]
@@ -678,7 +689,7 @@ def keep(new: Data, old: Data, field: str) -> None:
 def is_selected(where: Where, obj: Data, labels: str, fields: str) -> bool:
     if where.namespace and obj["metadata"].get("namespace") != where.namespace:
         return False
-    return matches_labels(labels, obj["metadata"].get("labels") or {}) and matches_fields(where.resource, fields, obj)
+    return matches_labels(labels, obj["metadata"].get("labels") or {}) and matches_fields(fields, obj)
 
 
 def is_ready(pod: Data) -> bool:

@@ -139,6 +139,13 @@ def test_the_selector_of_a_daemonset_is_for_ever(still) -> None:
         still.client.patch(path_of(made), {"spec": change})
 
 
+def test_a_selector_that_the_server_has_not_is_refused(still, python) -> None:
+    code, body = refused(lambda: python.core.list_pod_for_all_namespaces(field_selector="spec.foo=1"))
+    assert (code, body["message"]) == (400, "field label not supported: spec.foo")
+    code, body = refused(lambda: python.apps.list_daemon_set_for_all_namespaces(field_selector="spec.foo=1"))
+    assert (code, body["message"].partition(":")[0]) == (400, '"spec.foo" is not a known field selector')
+
+
 def test_a_patch_changes_what_it_names(still, python) -> None:
     still.node("node-1", keep="me", remove="me")
     metadata = {"labels": {"remove": None, "new": "one"}, "annotations": {"gpufleet.mig/cordon": "{}"}}
