@@ -270,7 +270,7 @@ class Api:
                     if resource.namespaced and name and not namespace:
                         break
                     return Where(resource, namespace, name, subresource)
-        raise RefusedError(404, "NotFound", "the server could not find the requested resource")
+        raise RefusedError(404, "NotFound", "the server could not find the requested resource", {})
 
     def discovery(self, path: str) -> Data | None:
         """The answer to questions about the API itself."""
@@ -441,10 +441,9 @@ class Handler(BaseHTTPRequestHandler):
             return 201, store.evict(where, body, request.dry_run)
         if where.subresource == "binding":
             return 201, store.bind(where, body)
-        if where.name:
-            raise RefusedError(
-                405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
-            )
+        if where.name or (where.resource.namespaced and not where.namespace):
+            message = "the server does not allow this method on the requested resource"
+            raise RefusedError(405, "MethodNotAllowed", message, {})
         return 201, store.create(where, body, request.dry_run)
 
     def do_update(self, request: Request, where: Where) -> tuple[int, t.Any]:
@@ -464,7 +463,7 @@ class Handler(BaseHTTPRequestHandler):
         if request.content_type not in makers:
             types = ", ".join([*makers, "application/apply-patch+yaml"])
             message = f"the body of the request was in an unknown format - accepted media types include: {types}"
-            raise RefusedError(415, "UnsupportedMediaType", message)
+            raise RefusedError(415, "UnsupportedMediaType", message, {})
         if not isinstance(patch, list if "json-patch" in request.content_type else dict):
             raise bad_request("the patch is not of the form that its Content-Type says")
         store = self.server.api.store

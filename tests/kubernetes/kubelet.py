@@ -291,7 +291,7 @@ class Cluster:
             "observedGeneration": metadata["generation"],
             "updatedNumberScheduled": len(current_pods),
         }
-        if {key: (daemonset.get("status") or {}).get(key) for key in status} != status:
+        if {key: (daemonset.get("status") or {}).get(key, 0) for key in status} != status:
             self.client.patch(path_of(daemonset) + "/status", {"status": status})
 
     def collect(self, daemonsets: list[Data], nodes: dict[str, Data], pods: list[Data]) -> None:

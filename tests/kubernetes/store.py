@@ -111,6 +111,8 @@ PRECONDITIONS = (
     ("uid", "UID", "The object might have been deleted and then recreated"),
     ("resourceVersion", "ResourceVersion", "The object might have been modified"),
 )
+CREATED = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+TWO_BUDGETS = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
 OVER_BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
@@ -130,10 +132,12 @@ class RefusedError(Exception):
             "status": "Failure",
             "message": message,
             "reason": reason,
-            "details": details or {},
+            "details": details,
             "code": code,
         }
-        if not details:
+        if not reason:
+            del self.body["reason"]
+        if details is None:
             del self.body["details"]
 
 
@@ -234,11 +238,20 @@ def matches_selector(selector: Data | None, labels: dict[str, str]) -> bool:
     return all(tests[one["operator"]](one["key"], one.get("values") or []) for one in wanted)
 
 
-def matches_fields(resource: Resource, expression: str, obj: Data) -> bool:
+def check_fields(resource: Resource, expression: str) -> None:
+    """Refuses a field selector that the server has not for this kind."""
+    for part in filter(None, expression.split(",")):
+        field = re.split("!=|==|=", part)[0]
+        if field not in ("metadata.name", "metadata.namespace", *FIELDS.get(resource.plural, ())):
+            if resource.plural in FIELDS:
+                raise bad_request(f"field label not supported: {field}")
+            known = 'only "metadata.name", "metadata.namespace"'
+            raise bad_request(f'"{field}" is not a known field selector: {known}')
+
+
+def matches_fields(expression: str, obj: Data) -> bool:
     for part in filter(None, expression.split(",")):
         field, operator, value = re.fullmatch(r"([^=!]*)(==|!=|=|$)(.*)", part).groups()  # type: ignore[union-attr]
-        if field not in ("metadata.name", "metadata.namespace", *FIELDS.get(resource.plural, ())):
-            raise bad_request(f"field label not supported: {field}")
         current: t.Any = obj
         for step in field.split("."):
             current = (current or {}).get(step)
@@ -296,7 +309,7 @@ def json_patch(old: Data, operations: list[Data]) -> Data:
             one_operation(document, operation)
     except (KeyError, IndexError, ValueError, TypeError):
         message = "the server rejected our request due to an error in our request"
-        raise RefusedError(422, "Invalid", message) from None
+        raise RefusedError(422, "Invalid", message, {}) from None
     return document[""]
 
 
@@ -494,6 +507,7 @@ class Store:
         def wanted(obj: Data) -> bool:
             return is_selected(where, obj, labels, fields)
 
+        check_fields(where.resource, fields)
         with self.changed:
             kind = where.resource.qualified
             found = [obj for key, obj in sorted(self.objects.items()) if key[0] == kind and wanted(obj)]
@@ -606,23 +620,17 @@ class Store:
             raise bad_request("name in URL does not match name in Eviction object")
         options = eviction.get("deleteOptions") or {}
         dry_run = dry_run or bool(options.get("dryRun"))
-        success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
         with self.changed:
             pod = self.get(where)
             ended = pod["status"].get("phase") in ("Succeeded", "Failed", "Pending")
             if not ended and "deletionTimestamp" not in pod["metadata"]:
                 budgets = self._budgets_of(pod)
                 if len(budgets) > 1:
-                    # With the status of a success, as kube-apiserver: the client has to read the body.
-                    message = (
-                        "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
-                        "support."
-                    )
-                    return {**success, "status": "Failure", "message": message, "code": 500}
+                    raise RefusedError(500, "", TWO_BUDGETS)
                 for budget in budgets:
                     self._take_from(budget, pod, dry_run)
             self.delete(where, options, dry_run)
-        return success
+        return dict(CREATED)
 
     def _budgets_of(self, pod: Data) -> list[Data]:
         budgets = Where(resource_named("poddisruptionbudgets"), pod["metadata"]["namespace"])
@@ -653,7 +661,7 @@ class Store:
             return {**pod, "spec": {**pod["spec"], "nodeName": target}}
 
         self.change(where._replace(subresource=""), bound)
-        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        return dict(CREATED)
 
     def _put(self, where: Where, old: Data | None, new: Data | None, dry_run: bool) -> Data:
         """Stores a new object, or that there is none any more; what the client gets to see."""
@@ -681,7 +689,7 @@ def keep(new: Data, old: Data, field: str) -> None:
 def is_selected(where: Where, obj: Data, labels: str, fields: str) -> bool:
     if where.namespace and obj["metadata"].get("namespace") != where.namespace:
         return False
-    return matches_labels(labels, obj["metadata"].get("labels") or {}) and matches_fields(where.resource, fields, obj)
+    return matches_labels(labels, obj["metadata"].get("labels") or {}) and matches_fields(fields, obj)
 
 
 def is_ready(pod: Data) -> bool:

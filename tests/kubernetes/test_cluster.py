@@ -122,9 +122,9 @@ def test_a_daemonset_is_where_its_selector_says(stage) -> None:
 
     def counted() -> bool:
         found = stage.client.get(path)
-        return found["status"]["observedGeneration"] == found["metadata"]["generation"] and (
-            found["status"]["numberReady"] == found["status"]["updatedNumberScheduled"] == 1
-        )
+        status = found["status"]  # zeros may be left out
+        current = status["observedGeneration"] == found["metadata"]["generation"]
+        return current and status["numberReady"] == status.get("updatedNumberScheduled") == 1
 
     assert stage.cluster.wait_for(counted), stage
     stage.client.delete(path)
