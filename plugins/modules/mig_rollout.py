@@ -34,7 +34,9 @@ description:
     not being changed, as a mapping or as text such as C(40x1g.10gb,2x3g.40gb). Waves get smaller for it.
   - C(mig_pause_between_waves) are seconds to wait between two waves.
   - C(mig_take_over_drain) goes on with hosts that another run has drained for another layout and not given back.
-    Without it they are refused.
+    Without it they are refused. With C(mig_rollback_of) it means drains for that label only.
+  - C(mig_wave_tasks) are looked for here already, so that a file of checks that does not exist is not missed after a
+    wave.
   - C(mig_tolerate_unreachable) leaves out the hosts that do not answer before the first wave. A host that gets lost
     later stops the rollout all the same.
 extends_documentation_fragment:
@@ -113,6 +115,12 @@ hosts:
     devices_after:
       description: The same for what is planned.
       type: dict
+    unlisted:
+      description: Number of GPUs that no wish names.
+      type: int
+    without_mig:
+      description: Number of GPUs that cannot do MIG.
+      type: int
 counts:
   description: Number of hosts by state.
   returned: when all settings can be used
