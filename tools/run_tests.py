@@ -400,7 +400,12 @@ def steps() -> list[Step]:
         ),
         Step("fleet", python_tests("tests/fleet", "-n", "2"), junit(".venv/log/tests-fleet.xml"), seconds=240),
         Step("demo", python_tests("tests/demo"), junit(".venv/log/tests-demo.xml"), seconds=30),
-        Step("kubernetes", python_tests("tests/kubernetes", "-n", "2"), junit(".venv/log/tests-kubernetes.xml"), seconds=300),
+        Step(
+            "kubernetes",
+            python_tests("tests/kubernetes", "-n", "2"),
+            junit(".venv/log/tests-kubernetes.xml"),
+            seconds=300,
+        ),
         Step("awx", python_tests("tests/awx"), junit(".venv/log/tests-awx.xml"), seconds=200),
         Step(
             "integration-2.19",

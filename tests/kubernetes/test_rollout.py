@@ -48,7 +48,7 @@ def run(fleet, *arguments, **variables):
     return fleet.run("mig", *arguments, **{**SELECTORS, **variables})
 
 
-def annotations(stage, name):
+def marks(stage, name):
     found = stage.client.get(f"/api/v1/nodes/{name}")["metadata"].get("annotations") or {}
     return [key for key in found if key.startswith("gpufleet.mig/")]
 
@@ -69,7 +69,7 @@ def test_check_do_and_do_again(api, stage, fleet):
     for name in fleet.simulators:
         assert stage.settles(name, **SEVEN), stage
         assert not stage.is_cordoned(name)
-        assert annotations(stage, name) == []
+        assert marks(stage, name) == []
     assert stage.names("node-1") == []
 
     fleet.writes()
@@ -121,7 +121,7 @@ def test_what_the_operator_deploys_goes_for_a_mode_change_and_comes_back(stage, 
     for name in fleet.simulators:
         assert stage.settles(name, **SEVEN), stage
         assert {key: stage.labels(name)[key] for key in labels} == labels
-        assert annotations(stage, name) == []
+        assert marks(stage, name) == []
 
 
 def test_a_node_that_does_not_offer_what_it_has_stays_cordoned_and_the_next_run_goes_on(stage, fleet):
