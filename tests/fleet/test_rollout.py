@@ -310,6 +310,9 @@ def test_settings_that_differ_between_hosts_are_refused_with_both(make_fleet):
         ({"mig_canary": "nobody"}, "neither a host nor a group of the inventory"),
         ({"mig_tolerate_unreachable": "perhaps"}, "give true or false"),
         ({"mig_keep_available": "1x1g.6gb", "mig_preflight": "off"}, "mig_preflight must not be off"),
+        ({"mig_wave_tasks": ["/nowhere.yml"]}, "'/nowhere.yml', which is no file on the controller"),
+        ({"mig_wave_tasks": {"a": 1}}, "give the path of a task file, or a list of them"),
+        ({"mig_serial": "{{ nope }}"}, "mig_serial cannot be filled in: 'nope' is undefined"),
     ],
 )
 def test_settings_that_cannot_be_used_stop_the_rollout_before_the_first_host(make_fleet, settings, words):

@@ -101,6 +101,8 @@ def test_a_host_that_stays_drained_is_not_in_order():
     host = judge({**MATCH, "drained": True})
     assert (host["state"], host["ok"]) == ("match", False)
     assert "never taken back" in host["next"]
+    said = _audit.make({"a": {**MATCH, "drained": True}, "b": MATCH}, {}, NOW)["msg"]
+    assert said == "1 of 2 hosts is not in order: 2 are as wanted, 1 still drained."
 
 
 def test_a_missing_wish_is_said_in_words_of_the_operator():

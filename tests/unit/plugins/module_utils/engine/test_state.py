@@ -321,6 +321,13 @@ def test_before_a_change_is_planned_a_disk_without_room_for_its_records_is_told(
     assert os.path.isdir(asked[0])
 
 
+def test_where_no_folder_can_be_another_one_is_to_be_chosen(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    places = state.places(str(tmp_path / "file" / "state"))
+    with pytest.raises(state.StateError, match="no folder can be there, so choose another one .state_dir"):
+        state.write_journal(places, journal())
+
+
 def test_a_disk_with_some_room_is_enough(places, monkeypatch):
     state.require_room(places)
     monkeypatch.setattr(os, "statvfs", lambda path: FileSystem())
