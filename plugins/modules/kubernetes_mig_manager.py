@@ -22,6 +22,7 @@ description:
     its manager is switched off or not there, or because the ClusterPolicy names another config map.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
+  - gpufleet.mig.attributes.actiongroup_kubernetes
   - gpufleet.mig.kubernetes
 attributes:
   check_mode:

@@ -28,6 +28,7 @@ description:
     O(delete_emptydir_data) permit it.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
+  - gpufleet.mig.attributes.actiongroup_kubernetes
   - gpufleet.mig.kubernetes
 attributes:
   check_mode:

@@ -21,6 +21,7 @@ description:
   - M(gpufleet.mig.mig_rollout) reads the result where it is registered as C(__mig_scheduler).
 extends_documentation_fragment:
   - gpufleet.mig.attributes
+  - gpufleet.mig.attributes.actiongroup_kubernetes
   - gpufleet.mig.kubernetes
   - gpufleet.mig.attributes.info_module
 options:

@@ -25,6 +25,7 @@ description:
 extends_documentation_fragment:
   - gpufleet.mig.attributes
   - gpufleet.mig.attributes.info_module
+  - gpufleet.mig.attributes.actiongroup_mig
   - gpufleet.mig.state
 options:
   runtimes:
