@@ -524,7 +524,7 @@ def _read(path: str, root: str, kind: str = KIND) -> t.Optional[Spec]:
     except cdi_yaml.Unreadable as error:
         raise CdiError(
             f"{path} cannot be understood: {error}. Remove it, so that it is made anew, or have it made as JSON (role"
-            " containers, containers_cdi_unit=never)."
+            " containers, containers_unit=never)."
         ) from None
     return _checked(spec, path) if isinstance(spec, dict) and spec.get("kind") == kind else None
 
