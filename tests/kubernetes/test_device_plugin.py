@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import stat
 import subprocess
@@ -19,9 +18,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ansible_collections.gpufleet.mig.tests.kubernetes.running import environment
+
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = ROOT / "roles" / "device_plugin"
-VENV = ROOT / ".venv"
 
 models: t.Any = importlib.import_module("kubernetes.client")  # which brings no types
 
@@ -121,22 +121,6 @@ CASES: dict[str, dict[str, t.Any]] = {
         "device_plugin_node_selector": {"a": HOSTILE},
     },
 }
-
-
-def environment(home: Path) -> dict[str, str]:
-    """Of a controller: the collections of the tests, and nobody's settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "K8S_", "KUBE"))}
-    return {
-        **kept,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(home),
-        "TMPDIR": str(home),
-        "ANSIBLE_HOME": str(home / ".ansible"),
-        "ANSIBLE_COLLECTIONS_PATH": os.environ.get("ANSIBLE_COLLECTIONS_PATH", str(VENV / "collections")),
-        "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
-        "ANSIBLE_NOCOLOR": "1",
-        "LC_ALL": "C.UTF-8",
-    }
 
 
 @pytest.fixture(scope="module")
