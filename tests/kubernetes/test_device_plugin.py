@@ -68,6 +68,7 @@ KNOWN_TO_THE_CHART = {
 }
 
 HOSTILE = 'v1"\n  privileged: true\n# {{ 7 * 7 }} ${x} \u2028'
+IN_RACK = {"key": "rack", "operator": "In", "values": ["a"]}
 CASES: dict[str, dict[str, t.Any]] = {
     **{strategy: {"device_plugin_strategy": strategy} for strategy in ("none", "single", "mixed")},
     "volume-mounts": {"device_plugin_strategy": "none", "device_plugin_device_list_strategy": "envvar, volume-mounts"},
@@ -90,6 +91,18 @@ CASES: dict[str, dict[str, t.Any]] = {
         "device_plugin_image_pull_secrets": "registry, other",
         "device_plugin_resources": {"limits": {"memory": "256Mi"}},
         "device_plugin_gfd_resources": {"requests": {"cpu": "10m"}},
+    },
+    "affinity": {
+        "device_plugin_affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]
+            },
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [IN_RACK]}]
+                }
+            },
+        }
     },
     "names": {
         "device_plugin_namespace": "kube-system",
@@ -342,20 +355,39 @@ def test_pods_run_where_and_as_it_was_said(rendered):
         assert spec["tolerations"] == [{"operator": "Exists"}]
         assert spec["runtimeClassName"] == "nvidia"
         assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "other"}]
-        assert {"affinity", "priorityClassName"}.isdisjoint(spec)
+        assert "priorityClassName" not in spec
     assert container(made[PLUGIN])["resources"] == {"limits": {"memory": "256Mi"}}
     assert container(made[GFD])["resources"] == {"requests": {"cpu": "10m"}}
     by_default = pod(rendered["mixed"][PLUGIN])
     assert by_default["priorityClassName"] == "system-node-critical"
-    assert (
-        len(
-            by_default["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
-                "nodeSelectorTerms"
-            ]
-        )
-        == 3
-    )
     assert {"runtimeClassName", "nodeSelector", "imagePullSecrets"}.isdisjoint(by_default)
+
+
+UNLESS_PAUSED = {"key": "gpufleet.mig/paused", "operator": "DoesNotExist"}
+
+
+def terms(affinity: dict[str, t.Any]) -> list[list[dict[str, t.Any]]]:
+    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+
+
+def test_pods_leave_a_node_that_is_paused_whatever_their_affinity_is(rendered):
+    """Terms are alternatives: one without it would keep them there."""
+    by_default = terms(pod(rendered["mixed"][PLUGIN])["affinity"])
+    assert [[each["key"] for each in term] for term in by_default] == [
+        ["feature.node.kubernetes.io/pci-10de.present", "gpufleet.mig/paused"],
+        ["feature.node.kubernetes.io/cpu-model.vendor_id", "gpufleet.mig/paused"],
+        ["nvidia.com/gpu.present", "gpufleet.mig/paused"],
+    ]
+    assert all(term[-1] == UNLESS_PAUSED for term in by_default)
+    for case, expected in (("pods", [[UNLESS_PAUSED]]), ("affinity", [[IN_RACK, UNLESS_PAUSED]])):
+        for affinity in (
+            pod(rendered[case][PLUGIN])["affinity"],
+            pod(rendered[case][GFD])["affinity"],
+            rendered[case]["helm-values.yml.j2"]["affinity"],
+        ):
+            assert terms(affinity) == expected
+    assert "podAntiAffinity" in pod(rendered["affinity"][PLUGIN])["affinity"], "the rest stays"
 
 
 def test_names_and_images_are_those_that_were_said(rendered):
