@@ -285,6 +285,7 @@ def monitoring(node: Installation) -> t.Iterator[None]:
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
+        assert client.stdout is not None
         client.stdout.readline()
         yield
     finally:

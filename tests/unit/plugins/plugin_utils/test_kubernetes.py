@@ -223,7 +223,7 @@ def node(labels=None, **allocatable):
     return {"metadata": {"name": "n1", "labels": labels or {}}, "status": {"allocatable": named}}
 
 
-MIXED = _kubernetes.plugin_of([pod(args=["--mig-strategy=mixed"])], "n1")
+MIXED = _kubernetes.Plugin("gpu/plugin-1", True, "mixed", (0, 20))
 OFF = [a100(mig=False)]
 
 
