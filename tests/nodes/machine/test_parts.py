@@ -12,9 +12,11 @@ import subprocess
 
 import containers
 import driver
+import mig_parted
 import pytest
 import simulated
 import stand_in
+import yaml
 
 from .install import FILES, behave, clear_behaviour, install
 
@@ -212,3 +214,42 @@ def test_a_container_with_a_device_that_is_gone_does_not_start():
 )
 def test_devices_are_spelled_as_the_runtimes_take_them(option, devices):
     assert containers.devices_of(option) == devices
+
+
+# ---- nvidia-mig-manager --------------------------------------------------------------------------------------------
+
+CONFIG = [
+    {"devices": [0, 2], "mig-enabled": True, "mig-devices": {"1g.5gb": 2, "1c.3g.20gb": 1}},
+    {"devices": [1], "mig-enabled": False, "mig-devices": {}},
+]
+
+
+@pytest.mark.parametrize("indent", [2, 4])
+@pytest.mark.parametrize("config", [CONFIG, [{"devices": "all", "mig-enabled": False}], []])
+def test_a_config_is_read_as_it_is_written(indent, config):
+    whole = {"version": "v1", "mig-configs": {"current": config, "other": [{"devices": [3]}]}}
+    assert mig_parted.read("# managed\n" + yaml.safe_dump(whole, indent=indent)) == whole
+
+
+def gpu(index, *names, on=True):
+    devices = [{"compute": [{"name": f"MIG {name}"}]} for name in names]
+    return {"index": index, "mode_current": int(on), "instances": devices}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "differ"),
+    [
+        ([gpu(0, "1g.5gb", "1c.3g.20gb", "1g.5gb"), gpu(1, on=False)], []),
+        ([gpu(0, "1g.5gb", "1c.3g.20gb"), gpu(1, on=False)], ["GPU 0 has other devices"]),
+        ([gpu(1)], ["GPU 1 has another mode"]),
+        ([gpu(3, "7g.40gb")], []),
+        ([gpu(2, on=False)], ["GPU 2 has another mode", "GPU 2 has other devices"]),
+    ],
+)
+def test_gpus_that_are_not_as_a_config_wants_them_are_found(gpus, differ):
+    assert mig_parted.differences(gpus, CONFIG) == differ
+
+
+def test_a_config_that_says_more_than_is_understood_is_not_taken_for_a_match():
+    with pytest.raises(simulated.SimulationError, match="device-filter"):
+        mig_parted.differences([], [{**CONFIG[0], "device-filter": "0x233010DE"}])

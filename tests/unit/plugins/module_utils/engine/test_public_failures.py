@@ -28,6 +28,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Job, Node, Orders
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
 
+ROOT = pathlib.Path(__file__).parents[5]
 A100 = "a100-sxm4-40gb"
 NOBODY = clients.NoManager()
 
@@ -169,7 +170,7 @@ def test_a_gpu_without_mig_beside_others_is_skipped_by_all_and_said() -> None:
 def test_the_page_about_failures_quotes_messages_that_there_are() -> None:
     """A message that is looked up has to be found: in italics there, with an ellipsis for what differs."""
     module_utils = pathlib.Path(configs.__file__).parents[1]
-    page = pathlib.Path(__file__).parents[5] / "docs" / "failure-modes.md"
+    page = ROOT / "docs" / "failure-modes.md"
     quoted = re.findall(r"(?<![*\w])\*([^*\n]+)\*(?![*\w])", page.read_text(encoding="utf-8"))
     said = {
         node.value
@@ -180,3 +181,26 @@ def test_the_page_about_failures_quotes_messages_that_there_are() -> None:
     parts = {part.strip(" ().:;,'") for message in quoted for part in message.split("…")}
     assert len(quoted) > 40
     assert [part for part in sorted(parts) if not any(part in text for text in said)] == []
+
+
+def test_every_case_of_the_page_about_cases_names_tests_that_there_are() -> None:
+    """A test that is renamed or goes has to be missed where it was promised."""
+    page = (ROOT / "docs" / "failure-cases.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| B\d", line)]
+    numbers = [row[0] for row in rows]
+    assert len(numbers) == len(set(numbers)) == 82
+    for number, _case, _here, tests in rows:
+        promised = re.findall(r"`([^`]+)`", tests)
+        assert [each for each in promised if not is_a_test(each)] == [], number
+        assert promised or re.match(r"\*\*not covered\*\*: .", tests), number
+
+
+def is_a_test(reference: str) -> bool:
+    """Whether there is such a function in a file of tests, such a scenario, or such a target."""
+    path, _colons, function = reference.partition("::")
+    if not function:
+        return any((ROOT / path / file).is_file() for file in ("molecule.yml", "tasks/main.yml"))
+    if not (ROOT / path).is_file():
+        return False
+    code = ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+    return function in {node.name for node in code if isinstance(node, ast.FunctionDef)}

@@ -17,6 +17,7 @@ import sys
 import time
 import typing as t
 
+import mig_parted
 import simulated
 import trees
 
@@ -314,7 +315,7 @@ def refresh_cdi() -> int:
 
 ONESHOTS = {
     "nvsm": nothing,
-    "nvidia-mig-manager": nothing,
+    "nvidia-mig-manager": mig_parted.compare,
     "nvidia-cdi-refresh": refresh_cdi,
 }
 
