@@ -17,7 +17,8 @@ description:
     C(nvidia.com/mig.config) of the node gets this name. So a config that was edited under its label acts, and nodes
     that have the old one keep it.
   - The task waits until the manager says C(success). If it says C(failed) the label goes back to what it was, and so
-    does the node. A manager that got stuck is called again by a second name of the same content.
+    does the node. A manager that got stuck is called again by a second name of the same content. One that is at work,
+    as for a run that was killed, is waited for first.
   - Fails at once where nobody would act on the label, because the node has no C(nvidia.com/mig.capable=true), because
     its manager is switched off or not there, or because the ClusterPolicy names another config map.
 extends_documentation_fragment:
@@ -116,6 +117,10 @@ config:
   description: The name of the config, which is the value of the label.
   returned: always
   type: str
+altered:
+  description: Whether the manager was called. False on failure means that nothing happened to the GPUs.
+  returned: always
+  type: bool
 rolled_back:
   description: Whether the node has again what it had before, after the manager failed.
   returned: always

@@ -17,8 +17,11 @@ Json = dict[str, t.Any]
 
 # Seconds to connect, and to wait for an answer.
 _PATIENCE = (5, 30)
-_NOT_FOUND, _CONFLICT, _TOO_MANY = 404, 409, 429
+CONFLICT = 409
+_FORBIDDEN, _NOT_FOUND, _TOO_MANY = 403, 404, 429
 _ATTEMPTS = 10
+# The newest first; a server that is older than all of them has no devices that are made as pods ask for them.
+_DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
 _POLICY = ("nvidia.com", "v1", "clusterpolicies")
 
 _NEEDS = (
@@ -69,11 +72,9 @@ class Api:
             try:
                 return self._ask(f"patch node {name}", self._core.patch_node, name, body=patch), True
             except ApiProblem as problem:
-                if problem.status != _CONFLICT:
+                if problem.status != CONFLICT:
                     raise
-        raise ApiProblem(
-            f"Node {name} was changed by others each time that it was to be patched: run again.", _CONFLICT
-        )
+        raise ApiProblem(f"Node {name} was changed by others each time that it was to be patched: run again.", CONFLICT)
 
     def nodes(self) -> dict[str, Json]:
         """All nodes, by name."""
@@ -132,13 +133,33 @@ class Api:
         """Raises ApiProblem."""
         self._ask(f"patch ClusterPolicy {name}", self._custom.patch_cluster_custom_object, *_POLICY, name, patch)
 
+    def resource_slices(self, driver: str) -> t.Optional[list[Json]]:
+        """The devices that a DRA driver offers; none in a cluster without DRA, None where we may not ask."""
+        for version in _DRA_VERSIONS:
+            try:
+                found = self._ask(
+                    "list the ResourceSlices",
+                    self._custom.list_cluster_custom_object,
+                    "resource.k8s.io",
+                    version,
+                    "resourceslices",
+                )
+            except ApiProblem as problem:
+                if problem.status == _FORBIDDEN:
+                    return None
+                if problem.status != _NOT_FOUND:
+                    raise
+            else:
+                return [each for each in found["items"] if (each.get("spec") or {}).get("driver") == driver]
+        return []
+
     def delete_pod(self, namespace: str, name: str, uid: str) -> None:
         """Have this pod end, and none of the same name that came later. One that is gone already is no problem."""
         body = {"preconditions": {"uid": uid}}
         try:
             self._ask(f"delete pod {namespace}/{name}", self._core.delete_namespaced_pod, name, namespace, body=body)
         except ApiProblem as problem:
-            if problem.status not in (_NOT_FOUND, _CONFLICT):
+            if problem.status not in (_NOT_FOUND, CONFLICT):
                 raise
 
     def evict(self, namespace: str, name: str, grace_period: t.Optional[int]) -> str:
