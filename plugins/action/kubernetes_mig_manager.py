@@ -12,7 +12,7 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _mig_manager, _owners
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager, _owners
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import CONFLICT, Api, ApiProblem, Json
 
@@ -29,6 +29,7 @@ ARGUMENTS: dict[str, t.Any] = {
     "config_map": {"type": "str", "default": "gpufleet-mig"},
     "namespace": {"type": "str", "default": "gpu-operator"},
     "set_policy": {"type": "bool", "default": False},
+    "hand_back": {"type": "bool", "default": False},
     "manager_selector": {"type": "raw", "default": ["app=nvidia-mig-manager"]},
     "run": {"type": "str", "default": "ansible"},
     "timeout": {"type": "float", "default": 900},
@@ -55,7 +56,7 @@ class ActionModule(ActionBase):
         _validated, arguments = self.validate_argument_spec(ARGUMENTS)
         change = _Change(arguments, check_mode=self._task.check_mode)
         try:
-            change.make()
+            change.hand_back() if arguments["hand_back"] else change.make()
         except (ApiProblem, Refused, _mig_manager.BadConfigMap) as problem:
             change.result.update(failed=True, msg=str(problem))
         return {**result, **change.result}
@@ -96,16 +97,44 @@ class _Change:
         self._patch(api, _mig_manager.to_forget)
         self.result["msg"] = f"Node {self._name} has {self._config}."
 
+    def hand_back(self) -> None:
+        """Give a node that was taken over back to its manager, which finds that it has what it shall have."""
+        api = Api(self._arguments["auth"])
+        if not _cordon.is_taken_over(api.node(self._name)):
+            self.result["msg"] = f"Node {self._name} was not taken over from its MIG manager, and stays as it is."
+            return
+        node, policy = self._node_and_policy(api)
+        self._require(_mig_manager.why_not_named(self._name, node, policy, self._arguments["config_map"]))
+        self._make_known(api)
+        self.result["changed"] = self._patch(api, lambda node: _cordon.to_hand_back(node, self._config))
+        self.result["msg"] = f"The MIG manager of node {self._name} has it again, with {self._config}."
+        if self._check_mode:
+            return
+        self.result["altered"] = True
+        state = self._wait(api, time.monotonic() + self._arguments["timeout"])
+        if state != "success":
+            raise Refused(
+                f"The MIG manager of node {self._name} has it again, and {_says(state)} of {self._config}: look at the"
+                " log of its pod."
+            )
+
     def _require_a_manager(self, api: Api) -> None:
+        managers = [pod for selector in list_of(self._arguments["manager_selector"]) for pod in api.pods(selector)]
+        node, policy = self._node_and_policy(api)
+        self._require(_mig_manager.why_not(self._name, node, managers, policy, self._arguments["config_map"]))
+
+    def _node_and_policy(self, api: Api) -> tuple[Json, t.Optional[Json]]:
+        """With the name of the config map in the policy, where that is permitted."""
         if self._arguments["set_policy"]:
             self._name_in_the_policy(api)
-        managers = [pod for selector in list_of(self._arguments["manager_selector"]) for pod in api.pods(selector)]
-        node, policy = api.node(self._name), api.cluster_policy()
+        policy = api.cluster_policy()
         if self._check_mode:
             policy = _owners.policy_as_asked_for(policy, self._arguments)
-        why = _mig_manager.why_not(self._name, node, managers, policy, self._arguments["config_map"])
-        if why:
-            raise Refused(f"{why} Nothing was done.")
+        return api.node(self._name), policy
+
+    def _require(self, why_not: str) -> None:
+        if why_not:
+            raise Refused(f"{why_not} Nothing was done.")
 
     def _when_it_is_not_at_work(self, api: Api) -> Json:
         """The node when its manager has ended what it was called for before, as by a run that was killed.
@@ -222,8 +251,7 @@ class _Change:
 
     def _go_back(self, api: Api, state: str, give_up_at: float) -> None:
         """To the label from before; a manager that is stuck hears of it when it is not any more. Raises Refused."""
-        said = f"says {state}" if state else "says nothing"
-        trouble = f"The MIG manager of node {self._name} {said} of {self._config}"
+        trouble = f"The MIG manager of node {self._name} {_says(state)} of {self._config}"
         before = _mig_manager.before_of(api.node(self._name))
         if not before:
             raise Refused(f"{trouble}, and the node had no config before: look at the log of its pod, and run again.")
@@ -256,6 +284,10 @@ class _Change:
         if self._check_mode:
             return patch_for(api.node(self._name)) is not None
         return api.patch_node(self._name, patch_for)[1]
+
+
+def _says(state: str) -> str:
+    return f"says {state or 'nothing'}"
 
 
 def _text_of(config_map: t.Optional[Json]) -> str:

@@ -20,7 +20,7 @@ _NAMES_SHOWN = 8
 
 Result = dict[str, t.Any]
 
-_STATES = ("cordoned", "drained", "paused", "resumed", "uncordoned", "taken_over", "handed_back")
+_STATES = ("cordoned", "drained", "paused", "resumed", "uncordoned", "taken_over")
 
 ARGUMENTS: dict[str, t.Any] = {
     "name": {"type": "str", "required": True},
@@ -81,7 +81,6 @@ class _Node:
             "resumed": self.resume,
             "uncordoned": self.uncordon,
             "taken_over": self.take_over,
-            "handed_back": self.hand_back,
         }[state]()
 
     def cordon(self) -> None:
@@ -132,10 +131,6 @@ class _Node:
             if time.monotonic() >= stays_until:
                 return
             time.sleep(_POLL_SECONDS)
-
-    def hand_back(self) -> None:
-        """The operator has its MIG manager there again, where a run of ours had taken it off."""
-        self.result["changed"] = self._patch(Api(self._arguments["auth"]), _cordon.to_hand_back)
 
     def _until_operands_are_gone(self, api: Api) -> None:
         give_up_at = time.monotonic() + self._arguments["timeout"]

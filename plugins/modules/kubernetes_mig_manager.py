@@ -21,6 +21,8 @@ description:
     as for a run that was killed, is waited for first.
   - Fails at once where nobody would act on the label, because the node has no C(nvidia.com/mig.capable=true), because
     its manager is switched off or not there, or because the ClusterPolicy names another config map.
+  - A node that was taken over from its manager (M(gpufleet.mig.kubernetes_node) with V(taken_over)) is given back with
+    O(hand_back). It gets a label that names what it has, so that the manager finds nothing to do.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
   - gpufleet.mig.kubernetes
@@ -57,6 +59,12 @@ options:
     description:
       - Whether the ClusterPolicy gets the name of the config map where it has another one. That is for all nodes of the
         cluster, and their managers are started again by it. What the other config map has is copied before.
+    type: bool
+    default: false
+  hand_back:
+    description:
+      - Whether the node is given back to its manager, where it was taken over from it. A node that was not stays as it
+        is. O(config) must be what it has.
     type: bool
     default: false
   manager_selector:

@@ -23,7 +23,7 @@ description:
     so. V(resumed) gives the values back, also those of labels that a MIG manager has left paused.
   - The operator deploys its MIG manager to a node by the label C(nvidia.com/gpu.deploy.mig-manager). V(taken_over)
     sets it to C(false) where it says C(true), keeps what it was in the annotation C(gpufleet.mig/taken-over), and waits
-    until O(paused_pods) are gone. V(handed_back) gives the value back, and nothing where no such annotation is.
+    until O(paused_pods) are gone. M(gpufleet.mig.kubernetes_mig_manager) gives the node back.
   - A node is drained by evictions, so that disruption budgets count. While a budget does not permit an eviction it is
     asked for again, until O(timeout). Nothing is deleted past a budget.
   - Pods of daemonsets, static pods and pods that are over stay. If a pod has no controller or keeps data in an
@@ -55,7 +55,6 @@ options:
       resumed: Labels have the values that they had before they were paused.
       uncordoned: It is as it was before this module cordoned it.
       taken_over: The operator's MIG manager is not deployed to it.
-      handed_back: The operator's MIG manager is deployed to it as before it was taken over.
   run:
     description: A name of the run for others who look at the node.
     type: str
@@ -109,6 +108,7 @@ options:
     default: 600
 seealso:
   - module: gpufleet.mig.mig_config
+  - module: gpufleet.mig.kubernetes_mig_manager
 author:
   - the gpufleet.mig authors (@gpufleet)
 """

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._mig_manager import DEPLOYED
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._mig_manager import CONFIG, DEPLOYED, STATE
 
 ANNOTATION = "gpufleet.mig/cordon"
 PAUSES = "gpufleet.mig/paused"
@@ -179,16 +179,24 @@ def to_take_over(node: Json, run: str) -> t.Optional[Patch]:
     return _patch(node, {TAKEN_OVER: json.dumps({"run": run, "before": value})}, {DEPLOYED: _NOT_DEPLOYED})
 
 
-def to_hand_back(node: Json) -> t.Optional[Patch]:
+def is_taken_over(node: Json) -> bool:
+    """Whether a run of ours has taken the MIG manager off this node, and nobody has given it back."""
+    return _noted(node, TAKEN_OVER) is not None
+
+
+def to_hand_back(node: Json, config: str) -> t.Optional[Patch]:
     """The patch that gives a node back to the MIG manager from which it was taken; None where it was not.
 
-    A label that somebody else has set since stays as it is.
+    ``config`` is the name of what the node has, which the manager finds as soon as it is there. Where somebody else has
+    set the manager's label since, all labels stay as they are.
     """
     said = _noted(node, TAKEN_OVER)
     if said is None:
         return None
-    is_ours = _labels(node).get(DEPLOYED) == _NOT_DEPLOYED
-    return _patch(node, {TAKEN_OVER: None}, {DEPLOYED: str(said.get("before", _DEPLOYED))} if is_ours else {})
+    if _labels(node).get(DEPLOYED) != _NOT_DEPLOYED:
+        return _patch(node, {TAKEN_OVER: None})
+    labels = {DEPLOYED: str(said.get("before", _DEPLOYED)), CONFIG: config, STATE: None}
+    return _patch(node, {TAKEN_OVER: None}, labels)
 
 
 # --- annotations --------------------------------------------------------------------------------------------------
@@ -211,7 +219,9 @@ def _note(what: t.Union[Cordon, Pause]) -> str:
 
 
 def _patch(
-    node: Json, annotations: t.Mapping[str, t.Optional[str]], labels: t.Optional[t.Mapping[str, str]] = None
+    node: Json,
+    annotations: t.Mapping[str, t.Optional[str]],
+    labels: t.Optional[t.Mapping[str, t.Optional[str]]] = None,
 ) -> Patch:
     """A merge patch for just these keys, and for no other node than the one that was read."""
     metadata: Patch = {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": dict(annotations)}

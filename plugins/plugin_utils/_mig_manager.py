@@ -151,15 +151,10 @@ def is_deployed(node: Json) -> bool:
 
 def why_not(name: str, node: Json, managers: t.Iterable[Json], policy: t.Optional[Json], config_map: str) -> str:
     """Why the manager would not do what this node's label says, with what to do; empty where it would."""
-    labels = node["metadata"].get("labels") or {}
-    if config_map in VENDORS:
-        return f"{config_map} is the operator's own, which it makes again as it was: choose another name for yours."
-    if labels.get(CAPABLE) != "true":
-        return (
-            f"Node {name} has not the label {CAPABLE}=true, so that the operator runs no MIG manager there: look at"
-            " gpu-feature-discovery on it."
-        )
-    if labels.get(DEPLOYED) == "false":
+    why = why_not_named(name, node, policy, config_map)
+    if why:
+        return why
+    if (node["metadata"].get("labels") or {}).get(DEPLOYED) == "false":
         return (
             f"Node {name} has the label {DEPLOYED}=false, which switches its MIG manager off: remove it, or set"
             " kubernetes_mode to engine."
@@ -167,6 +162,18 @@ def why_not(name: str, node: Json, managers: t.Iterable[Json], policy: t.Optiona
     if not any((pod.get("spec") or {}).get("nodeName") == name for pod in managers):
         return (
             f"No pod of the MIG manager runs on node {name}, and nobody would act on its label: look at its daemonset."
+        )
+    return ""
+
+
+def why_not_named(name: str, node: Json, policy: t.Optional[Json], config_map: str) -> str:
+    """Why a manager on this node, if there were one, would not find a config of ours; empty where it would."""
+    if config_map in VENDORS:
+        return f"{config_map} is the operator's own, which it makes again as it was: choose another name for yours."
+    if (node["metadata"].get("labels") or {}).get(CAPABLE) != "true":
+        return (
+            f"Node {name} has not the label {CAPABLE}=true, so that the operator runs no MIG manager there: look at"
+            " gpu-feature-discovery on it."
         )
     return _why_not_the_policy(policy, config_map)
 

@@ -182,20 +182,27 @@ def test_a_node_that_was_taken_over_from_the_mig_manager_is_given_back_as_it_was
     taken = relabelled(found, _cordon.to_take_over(found, "run"))
     assert taken["metadata"]["labels"][MANAGER] == "false"
     assert _cordon.to_take_over(taken, "run") is None
-    assert relabelled(taken, _cordon.to_hand_back(taken)) == found
+    assert _cordon.is_taken_over(taken)
+    given_back = relabelled(taken, _cordon.to_hand_back(taken, "as-it-is-1"))
+    assert given_back["metadata"]["labels"] == {
+        "other": "stays",
+        MANAGER: "true",
+        "nvidia.com/mig.config": "as-it-is-1",
+    }
+    assert not _cordon.is_taken_over(given_back)
 
 
 @pytest.mark.parametrize("labels", [{}, {MANAGER: "false"}])
 def test_a_node_on_which_no_mig_manager_is_deployed_is_neither_taken_over_nor_given_back(labels):
     assert _cordon.to_take_over(labelled(**labels), "run") is None
-    assert _cordon.to_hand_back(labelled(**labels)) is None
+    assert _cordon.to_hand_back(labelled(**labels), "a-1") is None
 
 
 def test_a_manager_that_somebody_gave_back_since_stays_as_they_left_it():
     found = labelled(**{MANAGER: "true"})
     taken = relabelled(found, _cordon.to_take_over(found, "run"))
     taken["metadata"]["labels"][MANAGER] = "theirs"
-    given_back = relabelled(taken, _cordon.to_hand_back(taken))
+    given_back = relabelled(taken, _cordon.to_hand_back(taken, "a-1"))
     assert given_back["metadata"]["labels"][MANAGER] == "theirs"
     assert _cordon.TAKEN_OVER not in given_back["metadata"]["annotations"]
 
