@@ -68,6 +68,7 @@ class _Change:
     def __init__(self, arguments: t.Mapping[str, t.Any], check_mode: bool) -> None:
         self._arguments = arguments
         self._name: str = arguments["name"]
+        self._map: str = arguments["config_map"]
         self._check_mode = check_mode
         self._config = _mig_manager.name_of(arguments["label"], arguments["config"])
         # When the manager surely knows the config.
@@ -103,8 +104,7 @@ class _Change:
         if not _cordon.is_taken_over(api.node(self._name)):
             self.result["msg"] = f"Node {self._name} was not taken over from its MIG manager, and stays as it is."
             return
-        node, policy = self._node_and_policy(api)
-        self._require(_mig_manager.why_not_named(self._name, node, policy, self._arguments["config_map"]))
+        self._require(api, lambda node, policy: _mig_manager.why_not_named(self._name, node, policy, self._map))
         self._make_known(api)
         self.result["changed"] = self._patch(api, lambda node: _cordon.to_hand_back(node, self._config))
         self.result["msg"] = f"The MIG manager of node {self._name} has it again, with {self._config}."
@@ -120,21 +120,16 @@ class _Change:
 
     def _require_a_manager(self, api: Api) -> None:
         managers = [pod for selector in list_of(self._arguments["manager_selector"]) for pod in api.pods(selector)]
-        node, policy = self._node_and_policy(api)
-        self._require(_mig_manager.why_not(self._name, node, managers, policy, self._arguments["config_map"]))
+        self._require(api, lambda node, policy: _mig_manager.why_not(self._name, node, policy, self._map, managers))
 
-    def _node_and_policy(self, api: Api) -> tuple[Json, t.Optional[Json]]:
-        """With the name of the config map in the policy, where that is permitted."""
+    def _require(self, api: Api, why_not: t.Callable[[Json, t.Optional[Json]], str]) -> None:
+        """Raise Refused where something speaks against it; otherwise the ClusterPolicy has our config map."""
+        policy = _owners.policy_as_asked_for(api.cluster_policy(), self._arguments)
+        why = why_not(api.node(self._name), policy)
+        if why:
+            raise Refused(f"{why} Nothing was done.")
         if self._arguments["set_policy"]:
             self._name_in_the_policy(api)
-        policy = api.cluster_policy()
-        if self._check_mode:
-            policy = _owners.policy_as_asked_for(policy, self._arguments)
-        return api.node(self._name), policy
-
-    def _require(self, why_not: str) -> None:
-        if why_not:
-            raise Refused(f"{why_not} Nothing was done.")
 
     def _when_it_is_not_at_work(self, api: Api) -> Json:
         """The node when its manager has ended what it was called for before, as by a run that was killed.
@@ -153,11 +148,11 @@ class _Change:
     def _name_in_the_policy(self, api: Api) -> None:
         """For all nodes of the cluster. What was named before is copied, so that their labels mean the same."""
         policy = api.cluster_policy()
-        if policy is None or self._arguments["config_map"] in _mig_manager.VENDORS:
+        if policy is None:
             return
         manager = (policy.get("spec") or {}).get("migManager") or {}
         before = (manager.get("config") or {}).get("name")
-        if before == self._arguments["config_map"]:
+        if before == self._map:
             return
         self.result["changed"] = True
         if self._check_mode:
@@ -166,7 +161,7 @@ class _Change:
             found = api.config_map(self._arguments["namespace"], before)
             if found is not None:
                 self._write(api, None, _text_of(found))
-        naming = _mig_manager.naming(self._arguments["config_map"])
+        naming = _mig_manager.naming(self._map)
         api.patch_cluster_policy(policy["metadata"]["name"], {"spec": naming})
         self._will_be_known(0.0)
 
@@ -178,7 +173,7 @@ class _Change:
             try:
                 after = _mig_manager.with_config(before, self._config, self._arguments["config"])
             except _mig_manager.BadConfigMap as problem:
-                where = f"{self._arguments['namespace']}/{self._arguments['config_map']}"
+                where = f"{self._arguments['namespace']}/{self._map}"
                 raise Refused(f"Config map {where} is not used, since {problem}: mend or remove it.") from problem
             if after == before:
                 written = _mig_manager.last_change(found) if found else None
@@ -189,20 +184,18 @@ class _Change:
             if self._check_mode or self._write(api, found, after):
                 self._will_be_known(0.0)
                 return
-        raise Refused(
-            f"Config map {self._arguments['config_map']} was changed by others each time that it was to be: run again."
-        )
+        raise Refused(f"Config map {self._map} was changed by others each time that it was to be: run again.")
 
     def _will_be_known(self, age: float) -> None:
         known_at = time.monotonic() + self._arguments["known_after"] - max(0.0, age)
         self._known_at = max(self._known_at, known_at)
 
     def _config_map(self, api: Api) -> t.Optional[Json]:
-        return api.config_map(self._arguments["namespace"], self._arguments["config_map"])
+        return api.config_map(self._arguments["namespace"], self._map)
 
     def _write(self, api: Api, found: t.Optional[Json], text: str) -> bool:
         """Whether nobody else was quicker."""
-        where = (self._arguments["namespace"], self._arguments["config_map"])
+        where = (self._arguments["namespace"], self._map)
         try:
             api.put_config_map(*where, found, {_mig_manager.FILE: text})
         except ApiProblem as problem:

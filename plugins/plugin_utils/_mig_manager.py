@@ -149,7 +149,7 @@ def is_deployed(node: Json) -> bool:
 # --- may it be used -----------------------------------------------------------------------------------------------
 
 
-def why_not(name: str, node: Json, managers: t.Iterable[Json], policy: t.Optional[Json], config_map: str) -> str:
+def why_not(name: str, node: Json, policy: t.Optional[Json], config_map: str, managers: t.Iterable[Json]) -> str:
     """Why the manager would not do what this node's label says, with what to do; empty where it would."""
     why = why_not_named(name, node, policy, config_map)
     if why:

@@ -61,7 +61,7 @@ def judge(cluster: Cluster, name: str, node: Json, plan: t.Mapping[str, t.Any], 
 
 
 def _by_the_operator(cluster: Cluster, name: str, node: Json, plan: t.Mapping[str, t.Any]) -> Owner:
-    why_not = _mig_manager.why_not(name, node, cluster.managers, cluster.policy, cluster.config_map)
+    why_not = _mig_manager.why_not(name, node, cluster.policy, cluster.config_map, cluster.managers)
     why_not = why_not or _why_not_from_engine(name, plan)
     return Owner((why_not,)) if why_not else NOBODY
 

@@ -19,29 +19,7 @@ from nvmlsim import Simulator
 
 BOARD = "a100-sxm4-40gb"
 
-# As mig-parted does it: the mode, then all instances anew. In a process of its own, as the driver's clients are.
-_APPLY = """
-import json, sys, pynvml as nvml
-SLICES = {"1g.5gb": 0, "2g.10gb": 1, "3g.20gb": 2, "4g.20gb": 3, "7g.40gb": 4}
-nvml.nvmlInit()
-for index, profiles in enumerate(json.loads(sys.argv[1])):
-    gpu = nvml.nvmlDeviceGetHandleByIndex(index)
-    if nvml.nvmlDeviceGetMigMode(gpu)[0]:
-        for number in SLICES.values():
-            kind = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, number).id
-            for gi in nvml.nvmlDeviceGetGpuInstances(gpu, kind):
-                whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, number, 0).id
-                for ci in nvml.nvmlGpuInstanceGetComputeInstances(gi, whole):
-                    nvml.nvmlComputeInstanceDestroy(ci)
-                nvml.nvmlGpuInstanceDestroy(gi)
-    nvml.nvmlDeviceSetMigMode(gpu, int(profiles is not None))
-    for profile in profiles or []:
-        kind = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, SLICES[profile]).id
-        gi = nvml.nvmlDeviceCreateGpuInstance(gpu, kind)
-        whole = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(gi, SLICES[profile], 0).id
-        nvml.nvmlGpuInstanceCreateComputeInstance(gi, whole)
-nvml.nvmlShutdown()
-"""
+_MIG_PARTED = Path(__file__).with_name("mig_parted.py")
 
 
 def fleet_of(stage: Stage, folder: Path, names: t.Iterable[str]) -> Fleet:
@@ -65,7 +43,7 @@ def gpus_of(simulator: Simulator) -> list[Gpu]:
 
 def have(simulator: Simulator, gpus: t.Sequence[Gpu]) -> None:
     """Give a simulated node this layout, as somebody else does it."""
-    done = simulator.run([sys.executable, "-c", _APPLY, json.dumps([gpu.mig for gpu in gpus])])
+    done = simulator.run([sys.executable, str(_MIG_PARTED), json.dumps([gpu.mig for gpu in gpus])])
     if done.returncode:
         raise RuntimeError(done.stderr)
 

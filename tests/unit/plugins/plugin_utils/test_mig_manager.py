@@ -116,11 +116,11 @@ POLICY = {"metadata": {"name": "cluster-policy"}, "spec": {"migManager": {"confi
     ],
 )
 def test_a_node_on_which_nobody_would_act_is_refused_at_once(seen, managers, policy, config_map, words):
-    assert words in _mig_manager.why_not("n1", seen, managers, policy, config_map)
+    assert words in _mig_manager.why_not("n1", seen, policy, config_map, managers)
 
 
 def test_a_node_with_a_manager_that_reads_our_config_map_is_not_refused():
-    assert _mig_manager.why_not("n1", node(mig_capable="true"), MANAGERS, POLICY, "ours") == ""
+    assert _mig_manager.why_not("n1", node(mig_capable="true"), POLICY, "ours", MANAGERS) == ""
 
 
 def test_a_call_takes_away_the_last_state_and_remembers_what_was_before_the_first_call():
