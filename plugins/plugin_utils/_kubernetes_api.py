@@ -11,6 +11,7 @@ kubernetes.core, with its options and its environment variables.
 from __future__ import annotations
 
 import json
+import time
 import typing as t
 
 Json = dict[str, t.Any]
@@ -20,6 +21,7 @@ _PATIENCE = (5, 30)
 CONFLICT = 409
 _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 403, 404, 429
 _ATTEMPTS = 10
+_BUSY_SECONDS = 1.0
 # The newest first; a server that is older than all of them has no devices that are made as pods ask for them.
 _DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
 _POLICY = ("nvidia.com", "v1", "clusterpolicies")
@@ -72,9 +74,14 @@ class Api:
             try:
                 return self._ask(f"patch node {name}", self._core.patch_node, name, body=patch), True
             except ApiProblem as problem:
-                if problem.status != CONFLICT:
+                if problem.status == _TOO_MANY:  # of a node it is never a disruption budget's, but a busy server's
+                    time.sleep(_BUSY_SECONDS)
+                elif problem.status != CONFLICT:
                     raise
-        raise ApiProblem(f"Node {name} was changed by others each time that it was to be patched: run again.", CONFLICT)
+        raise ApiProblem(
+            f"Node {name} was changed by others each time that it was to be patched, or the server is busy: run again.",
+            CONFLICT,
+        )
 
     def nodes(self) -> dict[str, Json]:
         """All nodes, by name."""
@@ -143,6 +150,7 @@ class Api:
                     "resource.k8s.io",
                     version,
                     "resourceslices",
+                    field_selector=f"spec.driver={driver}",
                 )
             except ApiProblem as problem:
                 if problem.status == _FORBIDDEN:
@@ -150,7 +158,7 @@ class Api:
                 if problem.status != _NOT_FOUND:
                     raise
             else:
-                return [each for each in found["items"] if (each.get("spec") or {}).get("driver") == driver]
+                return list(found["items"])
         return []
 
     def delete_pod(self, namespace: str, name: str, uid: str) -> None:

@@ -73,6 +73,7 @@ VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update
 FIELDS = {
     "pods": ("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.phase"),
     "nodes": ("spec.unschedulable",),
+    "resourceslices": ("spec.nodeName", "spec.driver"),
     "events": ("involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "reason", "type"),
 }
 
