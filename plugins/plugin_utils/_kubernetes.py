@@ -34,17 +34,19 @@ _ATTRIBUTE = re.compile(r"[+-].*$")
 _PARTIAL = re.compile(r"\d+c\.")
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)?(?:-.*)?")
 _NOT_IN_A_LABEL = re.compile(r"[^A-Za-z0-9-_. ]")
-_MIG_MANAGER = f"{PREFIX}gpu.deploy.mig-manager"
 # Both components pass over it.
 _NOT_COUNTED = ("DGX Display", "NVIDIA DGX Display")
 
 
 class Gpu(t.NamedTuple):
-    """A GPU as Kubernetes sees it: ``mig`` is whether MIG is on, ``devices`` its MIG devices by profile."""
+    """A GPU as Kubernetes sees it: ``mig`` is whether MIG is on, ``devices`` its MIG devices by profile.
+
+    One that cannot do MIG has None.
+    """
 
     number: int
     name: str
-    mig: bool
+    mig: t.Optional[bool]
     devices: t.Mapping[str, int]
 
 
@@ -67,7 +69,7 @@ def gpus_of(answer: t.Iterable[t.Any]) -> list[Gpu]:
         Gpu(
             int(gpu.get("gpu", gpu.get("index", 0))),
             _answers.text(gpu.get("name")),
-            gpu.get("mig_current") is True,
+            gpu.get("mig_current") if isinstance(gpu.get("mig_current"), bool) else None,
             _answers.devices([gpu]),
         )
         for gpu in map(_answers.mapping, answer)
@@ -290,25 +292,17 @@ def says(
     before: t.Sequence[Gpu],
     after: t.Sequence[Gpu],
     strategy: str = "",
-    mode: str = "engine",
 ) -> Says:
     """What Kubernetes says of a host that has ``before`` and shall have ``after``.
 
-    ``mode`` is who changes the GPUs, ``engine`` for us and ``operator`` for the MIG manager. ``strategy`` is the one
-    that people set; empty for that of the node's device plugin, or of its label. ``missing`` is what the node does not
-    offer of what it has now.
+    ``strategy`` is the one that people set; empty for that of the node's device plugin, or of its label. ``missing`` is
+    what the node does not offer of what it has now.
     """
     nothing = Offer()
     if node is None:
         sentence = f"Kubernetes has no node {name}: set kubernetes_node to what 'kubectl get nodes' calls this host."
         return Says("", nothing, nothing, (sentence,), (), ())
     labels = node["metadata"].get("labels") or {}
-    if mode == "engine" and labels.get(_MIG_MANAGER) == "true":
-        sentence = (
-            f"The MIG manager of NVIDIA's operator has the GPUs of node {name} ({_MIG_MANAGER}=true), and two must not"
-            f" change them: set this label of the node to false, or kubernetes_mode to operator."
-        )
-        return Says("", nothing, nothing, (sentence,), (), ())
     runs_with = (plugin.strategy if plugin else "") or str(labels.get(f"{PREFIX}mig.strategy", ""))
     chosen = strategy or runs_with
     if chosen not in STRATEGIES:

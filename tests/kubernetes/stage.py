@@ -156,23 +156,32 @@ class Stage:
         self.client.create(POLICIES, policy)
         self.config_map(DEFAULT_CONFIGS, OPERATOR, **{"config.yaml": yaml.safe_dump(VENDOR_CONFIGS)})
 
-    def operator_node(self, name: str, layout: list[Gpu] | None = None, **labels: str) -> Machine:
-        """A node with the operator's labels, and a mig-manager that reads the ClusterPolicy's ConfigMap."""
+    def operator_node(
+        self,
+        name: str,
+        layout: Layout = None,
+        apply: t.Callable[[list[Gpu]], object] | None = None,
+        **labels: str,
+    ) -> Machine:
+        """A node with the operator's labels, and a mig-manager that reads the ClusterPolicy's ConfigMap.
+
+        Where the layout is what a function finds, ``apply`` is what makes another of it.
+        """
         deploy = {f"{DEPLOY}{part}": "true" for part in (*OPERANDS, "mig-manager")}
         all_labels = {"nvidia.com/gpu.present": "true", "nvidia.com/mig.capable": "true", **deploy, **labels}
         machine = self.node(name, layout, **all_labels)
 
-        def is_applied(config: str) -> bool:
-            return self.wanted(config, name) == self.gpus[name]
+        def keep(wanted: list[Gpu]) -> None:
+            self.gpus[name] = wanted
 
-        def apply(config: str) -> None:
-            self.gpus[name] = self.wanted(config, name)
-
-        machine.manager = Manager(is_applied, apply)
+        machine.manager = Manager(
+            lambda config: self.wanted(config, machine.layout()) == machine.layout(),
+            lambda config: (apply or keep)(self.wanted(config, machine.layout())),
+        )
         return self.cluster.add(machine)
 
-    def wanted(self, config: str, node: str) -> list[Gpu]:
-        """A node's GPUs as a config of the ClusterPolicy's ConfigMap wants them."""
+    def wanted(self, config: str, gpus: t.Sequence[Gpu]) -> list[Gpu]:
+        """These GPUs as a config of the ClusterPolicy's ConfigMap wants them."""
         policy = self.client.select(POLICIES)[0]
         name = policy["spec"]["migManager"]["config"].get("name") or DEFAULT_CONFIGS
         config_map = self.client.find(f"/api/v1/namespaces/{OPERATOR}/configmaps/{name}") or {
@@ -181,7 +190,7 @@ class Stage:
         configs = (yaml.safe_load(config_map["data"]["config.yaml"]) or {}).get("mig-configs") or {}
         if config not in configs:
             raise UnknownConfigError(config)
-        after = list(self.gpus[node])
+        after = list(gpus)
         for entry in configs[config]:
             profiles = [profile for profile, count in (entry.get("mig-devices") or {}).items() for _one in range(count)]
             for index, gpu in enumerate(after):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import math
+import threading
 import typing as t
 
 import pytest
@@ -125,7 +126,17 @@ def test_a_layout_that_the_strategy_cannot_have_is_told_before_any_restart(api, 
 
 def test_a_node_without_a_device_plugin_is_told_which_labels_were_looked_for(stage, devices):
     stage.node("node-1")
-    failed = devices(strategy="mixed")
+    failed = devices(strategy="mixed", timeout=2)
     assert failed["failed"]
     assert "no device plugin runs there that could offer it" in failed["msg"]
     assert "app=nvidia-device-plugin" in failed["msg"]
+
+
+def test_a_plugin_whose_daemonset_has_not_made_it_yet_is_waited_for(stage, devices):
+    """As after a pause: the label is there again, and the pod not yet."""
+    stage.node("node-1", gpus(1, mig="7x1g.5gb"))
+    maker = threading.Timer(4, lambda: stage.plain("mixed"))
+    maker.start()
+    assert devices(strategy="mixed")["resources"] == SEVEN
+    maker.join()
+    assert stage.settles("node-1", **SEVEN)

@@ -140,6 +140,12 @@ def test_somebody_who_was_quicker_is_not_overwritten(api, stage, node):
     assert found(stage) == (True, {"run": "ansible", "was_unschedulable": False})
 
 
+def test_a_server_that_is_busy_is_asked_again(api, stage, node):
+    stage.node("node-1")
+    api.fail(NODE, verb="patch", code=429, times=2)
+    assert node("cordoned")["changed"]
+
+
 def test_a_node_that_others_change_all_the_time_is_given_up_with_a_word(api, stage, node):
     stage.node("node-1")
     api.fail(NODE, verb="patch", code=409, times=1000)

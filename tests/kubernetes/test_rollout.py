@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.gpufleet.mig.tests.fleet.fleet import Fleet
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import Gpu
+from ansible_collections.gpufleet.mig.tests.kubernetes.hosts import BOARD, fleet_of, gpus_of
 
-BOARD = "a100-sxm4-40gb"
 WHOLE = {"nvidia.com/gpu": 1}
 SEVEN = {"nvidia.com/mig-1g.5gb": 7}
 SELECTORS = {
@@ -22,25 +21,12 @@ DEPLOY = "nvidia.com/gpu.deploy."
 
 
 @pytest.fixture
-def fleet(stage, kubeconfig, tmp_path):
+def fleet(stage, tmp_path):
     """Hosts node-1 and node-2 with an A100 each, as nodes of the cluster."""
-    (tmp_path / "fleet").mkdir()
-    made = Fleet(tmp_path / "fleet", dict.fromkeys(("node-1", "node-2"), f"1x{BOARD}"))
-    made.variables.update(
-        mig_scheduler="kubernetes", kubernetes_auth={"kubeconfig": str(kubeconfig)}, kubernetes_ready_timeout=30
-    )
+    made = fleet_of(stage, tmp_path / "fleet", ("node-1", "node-2"))
     for name, simulator in made.simulators.items():
         stage.node(name, lambda simulator=simulator: gpus_of(simulator))
     return made
-
-
-def gpus_of(simulator):
-    """What NVIDIA's pods see of a simulated node when they start."""
-    found = []
-    for gpu in simulator.describe()["gpus"]:
-        devices = tuple(ci["name"].removeprefix("MIG ") for gi in gpu["instances"] for ci in gi["compute"])
-        found.append(Gpu(BOARD, tuple(sorted(devices)) if gpu["mode_current"] else None))
-    return found
 
 
 def run(fleet, *arguments, **variables):

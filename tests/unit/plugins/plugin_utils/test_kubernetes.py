@@ -134,7 +134,7 @@ def test_gpus_are_read_from_results_brief_or_not():
     brief = {"gpu": 1, "name": A100, "mig_current": True, "devices": {"1g.5gb": 1}}
     without_mig = {"index": 0, "name": "Tesla T4", "mig_current": None, "instances": []}
     assert _kubernetes.gpus_of([without_mig, whole]) == [
-        Gpu(0, "Tesla T4", False, {}),
+        Gpu(0, "Tesla T4", None, {}),
         Gpu(1, A100, True, {"1g.5gb": 1}),
     ]
     assert _kubernetes.gpus_of([brief]) == _kubernetes.gpus_of([whole])
@@ -253,15 +253,6 @@ def test_a_node_that_does_not_offer_what_it_has_is_told():
 def test_a_node_that_cannot_have_the_layout_or_of_which_too_little_is_known_is_refused(seen, plugin, strategy, words):
     (refusal,) = _kubernetes.says("n1", seen, plugin, OFF, [a100(**SEVEN)], strategy).refusals
     assert words in refusal
-
-
-def test_gpus_that_the_operators_manager_has_are_not_changed_beside_it():
-    owned = node({"nvidia.com/gpu.deploy.mig-manager": "true"}, gpu="1")
-    (refusal,) = _kubernetes.says("n1", owned, MIXED, OFF, OFF).refusals
-    assert "set this label of the node to false, or kubernetes_mode to operator" in refusal
-    assert _kubernetes.says("n1", owned, MIXED, OFF, OFF, mode="operator").refusals == ()
-    free = node({"nvidia.com/gpu.deploy.mig-manager": "false"}, gpu="1")
-    assert _kubernetes.says("n1", free, MIXED, OFF, OFF).refusals == ()
 
 
 def test_without_a_plugin_the_label_of_the_node_or_people_say_the_strategy():
