@@ -16,6 +16,8 @@ from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_o
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
 _POLL_SECONDS = 1.0
+# Until the controller of daemonsets has told the pods to end that a label of their node keeps away.
+_SECONDS_UNTIL_TOLD = 10.0
 _NAMES_SHOWN = 8
 
 Result = dict[str, t.Any]
@@ -105,9 +107,19 @@ class _Node:
         api = Api(self._arguments["auth"])
         labels, run = self._arguments["labels"], self._arguments["run"]
         self.result["changed"] = self._patch(api, lambda node: _cordon.to_pause(node, labels, run))
-        # Where no label pauses anything nothing goes away, and nothing is waited for.
-        if not self._check_mode and _cordon.read_pause(api.node(self._name)):
-            self._until_operands_are_gone(api)
+        if self._check_mode:
+            return
+        staying = self._until_operands_are_gone(api, may_stay=True)
+        self.result["staying"] = staying
+        if staying:
+            self.result["warnings"] = [self._who_stays(staying)]
+
+    def _who_stays(self, pods: t.Sequence[str]) -> str:
+        return (
+            f"Pods {', '.join(pods)} stay on node {self._name}, and a change of the MIG mode that needs a reset is"
+            " refused while they have the driver open: have their daemonset keep away from nodes with the label"
+            f" {_cordon.PAUSES}, or name in kubernetes_pause_labels the label by which it chooses nodes."
+        )
 
     def resume(self) -> None:
         """Its labels have the values that they had."""
@@ -132,16 +144,22 @@ class _Node:
                 return
             time.sleep(_POLL_SECONDS)
 
-    def _until_operands_are_gone(self, api: Api) -> None:
-        give_up_at = time.monotonic() + self._arguments["timeout"]
+    def _until_operands_are_gone(self, api: Api, may_stay: bool = False) -> list[str]:
+        """Wait until its pods are gone; returns those that stay, where they may.
+
+        A pod that nobody has told to end for a while is of a daemonset that heeds none of the labels.
+        """
+        begun = time.monotonic()
         while True:
-            left = [str(_cordon.pod_of(pod)) for pod in self._operands(api)]
-            if not left:
-                return
-            if time.monotonic() >= give_up_at:
+            left = [_cordon.pod_of(pod) for pod in self._operands(api)]
+            waited = time.monotonic() - begun
+            untold = [pod for pod in left if may_stay and waited >= _SECONDS_UNTIL_TOLD and not pod.leaving]
+            if len(untold) == len(left):
+                return [str(pod) for pod in untold]
+            if waited >= self._arguments["timeout"]:
                 raise Refused(
                     f"The labels of node {self._name} are set, and after {self._arguments['timeout']:g} s its pods"
-                    f" {', '.join(left)} have not ended: end them yourself, and run again; or name in"
+                    f" {', '.join(map(str, left))} have not ended: end them yourself, and run again; or name in"
                     " kubernetes_pause_labels the label by which their daemonset chooses nodes."
                 )
             time.sleep(_POLL_SECONDS)

@@ -21,6 +21,9 @@ description:
     C(paused-for-mig-change), as NVIDIA's MIG manager does, keeps what they were in the annotation
     C(gpufleet.mig/paused), and waits until O(paused_pods) are gone. A label that is not there or says C(false) stays
     so. V(resumed) gives the values back, also those of labels that a MIG manager has left paused.
+  - A daemonset that no label deploys can keep away from nodes with the label C(gpufleet.mig/paused), which V(paused)
+    makes and V(resumed) removes. Those of the role P(gpufleet.mig.device_plugin#role) do. Pods of a daemonset that
+    heeds no label stay; they are returned as RV(staying), with a warning.
   - The operator deploys its MIG manager to a node by the label C(nvidia.com/gpu.deploy.mig-manager). V(taken_over)
     sets it to C(false) where it says C(true), keeps what it was in the annotation C(gpufleet.mig/taken-over), and waits
     until O(paused_pods) are gone. M(gpufleet.mig.kubernetes_mig_manager) gives the node back.
@@ -150,6 +153,11 @@ was_unschedulable:
   description: Whether the node had been cordoned before, null where it was not cordoned by this module.
   returned: for O(state=uncordoned)
   type: bool
+staying:
+  description: Those of O(paused_pods) that no label keeps away from the node, as namespace and name.
+  returned: for O(state=paused), but in check mode
+  type: list
+  elements: str
 pods:
   description: The pods that had to leave, as namespace and name.
   returned: for O(state=drained)

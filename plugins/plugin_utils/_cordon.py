@@ -43,10 +43,10 @@ class Cordon(t.NamedTuple):
 
 
 class Pause(t.NamedTuple):
-    """What the other annotation says: whose pause it is, and the value of each label before it."""
+    """What the other annotation says: whose pause it is, and the value of each label before it, None without it."""
 
     run: str
-    labels: t.Mapping[str, str]
+    labels: t.Mapping[str, t.Optional[str]]
 
 
 class Pod(t.NamedTuple):
@@ -132,18 +132,19 @@ def to_pause(node: Json, names: t.Iterable[str], run: str) -> t.Optional[Patch]:
     """The patch that pauses what these labels deploy on the node; None where that is done.
 
     A label that is not there, or says false, stays so. One that is paused already, as the MIG manager leaves it when it
-    ends in the middle, was true before: it pauses no other.
+    ends in the middle, was true before: it pauses no other. A label of our own is made, for daemonsets that no label
+    deploys: they keep away from a node that has it.
     """
     before = read_pause(node)
     labels = _labels(node)
-    kept = dict(before.labels) if before else {}
+    kept = {PAUSES: None, **(before.labels if before else {})}
     for name in names:
         value = labels.get(name)
         if value not in (None, _NOT_DEPLOYED):
             kept.setdefault(name, _DEPLOYED if value == PAUSED else str(value))
     wanted = Pause(run, kept)
     to_set = {name: PAUSED for name in kept if labels.get(name) != PAUSED}
-    if not kept or (before == wanted and not to_set):
+    if before == wanted and not to_set:
         return None
     return _patch(node, {PAUSES: _note(wanted)}, to_set)
 
@@ -154,7 +155,7 @@ def to_resume(node: Json) -> t.Optional[Patch]:
     Nothing else has this value. A label that somebody else has set meanwhile stays as it is.
     """
     pause = read_pause(node)
-    recorded = pause.labels if pause else {}
+    recorded = {PAUSES: None, **(pause.labels if pause else {})}
     paused = sorted(name for name, value in _labels(node).items() if value == PAUSED)
     if pause is None and not paused:
         return None

@@ -30,6 +30,7 @@ from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import (
     path_to,
 )
 
+PAUSES = "gpufleet.mig/paused"
 IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
 
 
@@ -104,8 +105,14 @@ class Stage:
         selects: dict[str, str] | None = None,
         strategy: str = "",
         volumes: list[Data] | None = None,
+        keeps_away_from: str = "",
     ) -> Data:
-        """A daemonset of any name. Its container's name says which of NVIDIA's programs it is, see ``part_of``."""
+        """A daemonset of any name. Its container's name says which of NVIDIA's programs it is, see ``part_of``.
+
+        It has no pod on nodes with the label ``keeps_away_from``.
+        """
+        terms = [{"matchExpressions": [{"key": keeps_away_from, "operator": "DoesNotExist"}]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         labels = labels or {"app": name}
         env = [{"name": "MIG_STRATEGY", "value": strategy}] if strategy else []
         self.namespace(namespace)
@@ -119,6 +126,7 @@ class Stage:
                     "metadata": {"labels": labels},
                     "spec": {
                         "nodeSelector": selects or {},
+                        **({"affinity": {"nodeAffinity": required}} if keeps_away_from else {}),
                         "volumes": volumes or [],
                         "containers": [{"name": container or name, "image": IMAGE, "env": env}],
                     },
@@ -128,9 +136,12 @@ class Stage:
         return self.client.create(path_of(body, collection=True), body)
 
     def plain(self, strategy: str = "mixed", plugin: str = "nvidia-device-plugin", gfd: str = "gpu-discovery") -> None:
-        """Device plugin and gpu-feature-discovery as daemonsets of their own, without the operator."""
-        self.daemonset(plugin, "nvidia-device-plugin-ctr", strategy=strategy)
-        self.daemonset(gfd, "gpu-feature-discovery-ctr", strategy=strategy)
+        """Device plugin and gpu-feature-discovery as daemonsets of their own, without the operator.
+
+        They heed the label by which a node is paused, as those of the role device_plugin do.
+        """
+        self.daemonset(plugin, "nvidia-device-plugin-ctr", strategy=strategy, keeps_away_from=PAUSES)
+        self.daemonset(gfd, "gpu-feature-discovery-ctr", strategy=strategy, keeps_away_from=PAUSES)
 
     def operator(self, strategy: str = "mixed") -> None:
         """What gpu-operator has made of a ClusterPolicy by the time that its nodes are up."""

@@ -237,6 +237,30 @@ def test_check_pause_pause_again_and_resume(api, stage, node):
     assert stage.labels("node-1") == before
 
 
+def test_pods_that_no_label_deploys_keep_away_from_a_paused_node_and_come_back(stage, node):
+    stage.node("node-1")
+    stage.plain("mixed")
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
+    plain = {"labels": PAUSE["labels"], "paused_pods": ["app=nvidia-device-plugin", "app=gpu-discovery"]}
+    paused, again = node("paused", "paused", **plain)
+    assert (paused["changed"], paused["staying"], again["changed"]) == (True, [], False)
+    assert stage.pods("node-1") == []
+    assert node("resumed")["changed"]
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
+    assert "gpufleet.mig/paused" not in stage.client.get(NODE)["metadata"]["labels"]
+
+
+def test_a_pod_that_heeds_no_label_stays_and_is_told(stage, node):
+    stage.node("node-1")
+    stage.daemonset("theirs", "nvidia-device-plugin-ctr", strategy="mixed")
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
+    paused = node("paused", labels=PAUSE["labels"], paused_pods=["app=theirs"])
+    assert not paused.get("failed")
+    (stays,) = paused["staying"]
+    assert stays.startswith("kube-system/theirs-")
+    assert "have their daemonset keep away from nodes with the label gpufleet.mig/paused" in paused["warnings"][0]
+
+
 def test_a_pod_that_a_pause_does_not_end_is_named(stage, node):
     stage.operator()
     machine = stage.operator_node("node-1")

@@ -132,6 +132,7 @@ def test_paused_labels_get_back_what_they_were_and_false_stays_false():
         PLUGIN: _cordon.PAUSED,
         EXPORTER: "false",
         DCGM: _cordon.PAUSED,
+        _cordon.PAUSES: _cordon.PAUSED,
     }
     assert _cordon.to_pause(paused, NAMES, "run") is None
     assert relabelled(paused, _cordon.to_resume(paused)) == found
@@ -141,7 +142,7 @@ def test_the_pause_of_a_run_that_was_killed_is_taken_over_with_what_was_before_i
     found = labelled(**{PLUGIN: "special"})
     first = relabelled(found, _cordon.to_pause(found, NAMES, "killed"))
     second = relabelled(first, _cordon.to_pause(first, NAMES, "next"))
-    assert _cordon.read_pause(second) == ("next", {PLUGIN: "special"})
+    assert _cordon.read_pause(second) == ("next", {PLUGIN: "special", _cordon.PAUSES: None})
     assert relabelled(second, _cordon.to_resume(second)) == found
 
 
@@ -149,7 +150,7 @@ def test_labels_that_a_mig_manager_left_paused_are_healed():
     left = labelled(**{PLUGIN: _cordon.PAUSED, EXPORTER: "false"})
     assert _cordon.to_resume(left)["metadata"]["labels"] == {PLUGIN: "true"}
     paused = relabelled(left, _cordon.to_pause(left, NAMES, "run"))
-    assert _cordon.read_pause(paused).labels == {PLUGIN: "true"}
+    assert _cordon.read_pause(paused).labels == {PLUGIN: "true", _cordon.PAUSES: None}
 
 
 def test_a_label_that_somebody_set_meanwhile_is_theirs():
@@ -165,9 +166,17 @@ def test_every_label_that_is_paused_comes_back_whoever_paused_it():
     assert _cordon.to_resume(left)["metadata"]["labels"] == {"nvidia.com/gpu.deploy.nvsm": "true"}
 
 
-def test_a_node_without_such_labels_is_neither_paused_nor_resumed():
-    assert _cordon.to_pause(labelled(), NAMES, "run") is None
-    assert _cordon.to_pause(labelled(**{PLUGIN: "false"}), NAMES, "run") is None
+@pytest.mark.parametrize("found", [labelled(), labelled(**{PLUGIN: "false"})])
+def test_a_node_without_such_labels_gets_one_that_daemonsets_may_heed_and_that_goes_again(found):
+    paused = relabelled(found, _cordon.to_pause(found, NAMES, "run"))
+    assert paused["metadata"]["labels"] == {**found["metadata"]["labels"], _cordon.PAUSES: _cordon.PAUSED}
+    assert _cordon.to_pause(paused, NAMES, "run") is None
+    assert relabelled(paused, _cordon.to_resume(paused))["metadata"]["labels"] == found["metadata"]["labels"]
+    forgotten = labelled(**{_cordon.PAUSES: _cordon.PAUSED})
+    assert _cordon.to_resume(forgotten)["metadata"]["labels"] == {_cordon.PAUSES: None}
+
+
+def test_a_node_that_is_not_paused_is_not_resumed():
     assert _cordon.to_resume(labelled(**{PLUGIN: "true"})) is None
     assert _cordon.to_resume(node()) is None
 
