@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import typing as t
 
 import pytest
@@ -104,6 +105,43 @@ def test_a_manager_that_got_stuck_is_called_again_by_another_name_of_the_same_co
         stage.client.delete(f"/api/v1/namespaces/gpu-operator/pods/{pod['metadata']['name']}")
     done = manager()
     assert done["changed"]
+    assert stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")
+
+
+def test_a_manager_that_is_at_work_is_waited_for(stage, node, manager):
+    """As on what a run asked for that was killed: what it says is said of that one."""
+    assert manager(set_policy=True)["changed"]
+    apply = node.manager.apply
+
+    def slowly(config):
+        time.sleep(3)
+        apply(config)
+
+    node.manager.apply = slowly
+    stage.client.patch("/api/v1/nodes/node-1", {"metadata": {"labels": {_mig_manager.CONFIG: "all-3g.20gb"}}})
+    assert stage.cluster.wait_for(lambda: state_of(stage) == "pending")
+    assert manager()["changed"]
+    assert node.manager.runs[-2:] == ["all-3g.20gb", NAME]
+    assert stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")
+
+
+def test_a_config_map_that_others_write_at_the_same_time_is_written_again(api, stage, node, manager):
+    api.fail(MAPS, verb="create", code=409)
+    api.fail(f"{MAPS}/ours", verb="patch", code=409, times=2)
+    assert manager(set_policy=True)["changed"]
+    assert configs(stage)[NAME] == SEVEN
+
+
+def test_an_api_that_is_away_for_a_moment_does_not_end_the_wait(api, stage, node, manager):
+    apply = node.manager.apply
+
+    def with_trouble(config):
+        api.fail("/api/v1/nodes/node-1", verb="get", code=500, times=2)
+        time.sleep(3)
+        apply(config)
+
+    node.manager.apply = with_trouble
+    assert manager(set_policy=True)["changed"]
     assert stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")
 
 
