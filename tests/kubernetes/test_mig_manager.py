@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import typing as t
@@ -13,7 +14,7 @@ import typing as t
 import pytest
 import yaml
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _mig_manager
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import gpus
 
 SEVEN = [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}]
@@ -155,6 +156,17 @@ def test_a_failure_goes_back_to_the_label_from_before(stage, node, manager):
     assert failed["rolled_back"]
     assert f"says failed of {NAME}. The node has all-disabled again, as before" in failed["msg"]
     assert value_of(stage) == "all-disabled"
+
+
+def test_a_manager_that_gave_up_waiting_for_a_pod_goes_back_and_the_pod_is_named(stage, node, manager):
+    node.ends = {"nvidia-dcgm-exporter-*": math.inf}
+    node.manager.pod_timeout = 0.3
+    failed = manager(set_policy=True, timeout=4)
+    assert failed["failed"]
+    assert "these pods were to end and have not: gpu-operator/nvidia-dcgm-exporter-" in failed["msg"]
+    assert failed["rolled_back"]
+    assert value_of(stage) == "all-disabled"
+    assert _cordon.PAUSED not in stage.labels("node-1").values()
 
 
 def test_a_node_without_a_manager_is_refused_at_once(api, stage, manager):
