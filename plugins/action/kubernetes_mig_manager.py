@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api impor
 _ATTEMPTS = 10
 _POLL_SECONDS = 1.0
 _SECONDS_BETWEEN_CALLS = 10.0
+_STUCK_SECONDS = 60.0
 
 Result = dict[str, t.Any]
 
@@ -217,7 +218,7 @@ class _Change:
                 break
             time.sleep(_SECONDS_BETWEEN_CALLS)
             value = _mig_manager.other_name(self._config, value)
-        self._go_back(api, state, give_up_at + self._arguments["timeout"])
+        self._go_back(api, state)
 
     def _label(self, api: Api, value: str) -> None:
         run = self._arguments["run"]
@@ -242,14 +243,18 @@ class _Change:
                 return state
             time.sleep(_POLL_SECONDS)
 
-    def _go_back(self, api: Api, state: str, give_up_at: float) -> None:
-        """To the label from before; a manager that is stuck hears of it when it is not any more. Raises Refused."""
-        trouble = f"The MIG manager of node {self._name} {_says(state)} of {self._config}"
+    def _go_back(self, api: Api, state: str) -> None:
+        """To the label from before. Raises Refused.
+
+        A manager that gave up waiting for a pod acts on this at once; one that is stuck does when it is not any more.
+        """
+        trouble = f"The MIG manager of node {self._name} {_says(state)} of {self._config}{self._who_is_left(api)}"
         before = _mig_manager.before_of(api.node(self._name))
         if not before:
             raise Refused(f"{trouble}, and the node had no config before: look at the log of its pod, and run again.")
         self._label(api, before)
-        if state != "failed" or self._wait(api, give_up_at) != "success":
+        timeout = self._arguments["timeout"] if state == "failed" else min(_STUCK_SECONDS, self._arguments["timeout"])
+        if self._wait(api, time.monotonic() + timeout) != "success":
             raise Refused(
                 f"{trouble}. The label has {before} again, as before, and the manager has not confirmed it: look at the"
                 " log of its pod, and run again."
@@ -257,6 +262,11 @@ class _Change:
         self._patch(api, _mig_manager.to_forget)
         self.result["rolled_back"] = True
         raise Refused(f"{trouble}. The node has {before} again, as before: look at the log of the manager's pod.")
+
+    def _who_is_left(self, api: Api) -> str:
+        """It waits for pods that use GPUs, and says nowhere for which."""
+        ending = [str(pod) for pod in map(_cordon.pod_of, api.pods_on(self._name)) if pod.leaving]
+        return f" (these pods were to end and have not: {', '.join(ending)})" if ending else ""
 
     def _require_that_it_stays(self, api: Api) -> None:
         """Others who set the same label, such as a tool that follows a repository, do it soon."""
