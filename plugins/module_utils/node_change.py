@@ -182,6 +182,8 @@ def _what_happened(outcome: Outcome) -> Result:
     }
     if outcome.recovered:
         result["recovered"] = {**(outcome.unfinished or {}), "direction": outcome.recovered}
+    if outcome.cdi:
+        result["cdi"] = outcome.cdi
     if outcome.pending_left:
         result["pending_left"] = list(outcome.pending_left)
     return result

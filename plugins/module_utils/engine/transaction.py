@@ -102,7 +102,7 @@ class Outcome(t.NamedTuple):
     that ``unfinished`` names, ``resumed`` the record of an earlier run that did this change and could not tell anybody,
     ``remembered`` whether the record of what the next boot restores was changed, ``recovery`` the file with a layout
     that could not be restored, ``stopped`` the clients that were stopped and ``not_started`` sentences about those that
-    do not run again.
+    do not run again. ``cdi`` is what containers are told of the layout, in a sentence, on nodes that are set up for it.
     """
 
     after: Node
@@ -127,6 +127,7 @@ class Outcome(t.NamedTuple):
     recovery: str = ""
     stopped: tuple[str, ...] = ()
     not_started: tuple[str, ...] = ()
+    cdi: str = ""
     warnings: tuple[str, ...] = ()
 
 
