@@ -25,6 +25,7 @@ from .engine import (  # noqa: F401  # pylint: disable=unused-import
     compare,
     driver,
     foresight,
+    holders,
     kinds,
     layouts,
     planner,
@@ -53,6 +54,8 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
     """
     state.require_room(task.places)
     node = reading.observe(task.opener, task.orders, with_holders=True)
+    if node.gone:
+        task.module.warn(holders.gone_in_words(node))
     foreseen = foresight.foresee(task.places, node, task.job)
     recovered = {**(unfinished or {}), "direction": foreseen.recovered}
     result: Result = {"recovered": recovered} if foreseen.recovered else {}

@@ -263,6 +263,7 @@ class _Worker:
                 # The layout stays as it was found, but what an interrupted change stopped must not stay stopped.
                 self._restart_what_was_stopped_before()
                 raise self._with_clients(error) from error
+            self._warn(holders.gone_in_words(node))
             if unfinished is not None:
                 self._warnings += lost_gpus(node, unfinished)
             if foreseen.recovered == "back" and unfinished is not None:
