@@ -4,9 +4,11 @@
 
 """What NVIDIA's device plugin and gpu-feature-discovery make of a node's GPUs, as recorded.
 
-``recorded.json`` was written down from the two, unmodified (v0.20.0, driver 580.95.05), on simulated boards: layout of
-the node -> strategy -> exit status of the plugin (null: it runs), its resources, the labels that depend on MIG. It is
-a judge of our own rules, so nothing may be added to it by reckoning.
+``recorded.json`` was written down from the two, unmodified (v0.20.0, driver 580.95.05), on simulated boards. It is a
+judge of our own rules, here and in the unit tests of _kubernetes.py, so nothing may be added to it by reckoning. Each
+case is a layout: ``gpus`` are groups of equal GPUs, how many, the model, whether MIG is on, MIG devices by profile;
+``seen`` has by strategy the exit status of the plugin (null: it runs), its resources, and labels that depend on MIG.
+Those with a ``key``, a layout as it is called here, have all of these labels.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def _one(gpu: Gpu) -> str:
 
 @functools.cache
 def _table() -> dict[str, dict[str, dict[str, t.Any]]]:
-    return t.cast("dict[str, dict[str, dict[str, t.Any]]]", json.loads(RECORDED.read_text()))
+    cases = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return {case["key"]: case["seen"] for case in reversed(cases) if "key" in case}
 
 
 def recorded(gpus: t.Sequence[Gpu], strategy: str) -> Outcome:

@@ -4,9 +4,8 @@
 
 """What is foretold for a layout is what NVIDIA's device plugin and gpu-feature-discovery make of it.
 
-kubernetes_seen.json has what both made of 83 layouts with each strategy: version 0.20.0, unmodified, each on a
-simulated node. ``gpus`` are groups of equal GPUs: how many, the model, whether MIG is on, MIG devices by profile.
-``exit`` is the status with which the plugin ended; it goes on where that is null.
+tests/kubernetes/recorded.json has what both made of 83 layouts with each strategy: version 0.20.0, unmodified, each on
+a simulated node; tests/kubernetes/gpus.py says how to read it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ import pytest
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _kubernetes
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes import Gpu, Offer
 
-SEEN = json.loads(pathlib.Path(__file__).with_name("kubernetes_seen.json").read_text(encoding="utf-8"))
+RECORDED = pathlib.Path(__file__).parents[3] / "kubernetes" / "recorded.json"
+SEEN = json.loads(RECORDED.read_text(encoding="utf-8"))
 CASES = [
     pytest.param(case["gpus"], strategy, seen, id=f"{case['layout']} {strategy}")
     for case in SEEN
