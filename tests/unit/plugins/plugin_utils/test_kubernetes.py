@@ -23,6 +23,13 @@ SEEN = json.loads(RECORDED.read_text(encoding="utf-8"))
 CASES = [
     pytest.param(case["gpus"], strategy, seen, id=f"{case['layout']} {strategy}")
     for case in SEEN
+    if "sharing" not in case
+    for strategy, seen in case["seen"].items()
+]
+SHARED = [
+    pytest.param(case["gpus"], strategy, seen, id=f"{case['layout']} {strategy}")
+    for case in SEEN
+    if "sharing" in case
     for strategy, seen in case["seen"].items()
 ]
 A100 = "NVIDIA A100-SXM4-40GB"
@@ -51,6 +58,70 @@ def test_what_is_foretold_is_what_nvidia_makes_of_it(groups, strategy, seen):
     assert foretold.resources == seen["resources"]
     assert _kubernetes.missing_resources(foretold, {**seen["resources"], "cpu": "8"}) == []
     assert _kubernetes.missing_labels(foretold, seen["labels"]) == []
+
+
+# --- devices that are shared ----------------------------------------------------------------------------------------
+
+
+def says(labels, allocatable):
+    """A node as the API shows it."""
+    return {"metadata": {"labels": labels}, "status": {"allocatable": {**allocatable, "cpu": "8"}}}
+
+
+WORKING = [case for case in SHARED if case.values[2]["exit"] is None and case.values[1] != "none"]
+
+
+@pytest.mark.parametrize(("groups", "strategy", "seen"), WORKING)
+def test_of_a_node_that_says_how_it_shares_all_is_foretold(groups, strategy, seen):
+    resources = {name: str(count) for name, count in seen["resources"].items()}
+    sharing = _kubernetes.sharing_of(says(seen["labels"], resources))
+    foretold = _kubernetes.offer(gpus_of(groups), strategy, (0, 20), sharing)
+    assert foretold.resources == seen["resources"]
+    assert (foretold.refusals, foretold.warnings, foretold.unknown) == ((), (), frozenset())
+    assert _kubernetes.missing_resources(foretold, resources) == []
+    assert _kubernetes.missing_labels(foretold, seen["labels"]) == []
+    fewer = {name: str(count - 1) for name, count in seen["resources"].items()}
+    assert len(_kubernetes.missing_resources(foretold, fewer)) == len(resources)
+
+
+@pytest.mark.parametrize(("groups", "strategy", "seen"), WORKING)
+def test_of_resources_that_are_new_to_a_node_any_multiple_is_right_and_nothing_else(groups, strategy, seen):
+    resources = {name: str(count) for name, count in seen["resources"].items()}
+    # What is there now has another name, so nothing is said of what comes.
+    now = {"nvidia.com/mig-7g.40gb.replicas": "2", "nvidia.com/mig-7g.40gb.sharing-strategy": "time-slicing"}
+    foretold = _kubernetes.offer(gpus_of(groups), strategy, (0, 20), _kubernetes.sharing_of(says(now, {})))
+    assert _kubernetes.missing_resources(foretold, resources) == []
+    assert _kubernetes.missing_labels(foretold, seen["labels"]) == []
+    (warning,) = foretold.warnings
+    assert "shares devices (time-slicing)" in warning
+    for name, count in seen["resources"].items():
+        if foretold.resources[name.removesuffix(".shared")] > 1:
+            assert _kubernetes.missing_resources(foretold, {**resources, name: str(count + 1)}) != []
+        assert _kubernetes.missing_resources(foretold, {**resources, name: "0"}) != []
+
+
+@pytest.mark.parametrize(
+    ("groups", "strategy", "seen"),
+    [
+        case
+        for case in SHARED
+        if case.values[2]["exit"] == 1 and any(on for _count, _name, on, _devices in case.values[0])
+    ],
+)
+def test_mps_with_mig_is_refused_since_the_plugin_ends_with_an_error(groups, strategy, seen):
+    now = {"nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.sharing-strategy": "mps"}
+    sharing = _kubernetes.sharing_of(says(now, {"nvidia.com/gpu": "2"}))
+    (refusal,) = _kubernetes.offer(gpus_of(groups), strategy, (0, 20), sharing).refusals
+    assert "MPS, which it does not do with MIG devices" in refusal
+    assert seen["resources"] == {}
+
+
+def test_a_node_that_shares_nothing_has_exact_numbers_of_what_it_says_and_no_warning():
+    labels = {"nvidia.com/gpu.replicas": "0", "nvidia.com/mig-1g.5gb.replicas": "1"}
+    sharing = _kubernetes.sharing_of(says(labels, {"nvidia.com/mig-1g.5gb": "7"}))
+    foretold = _kubernetes.offer([a100(**SEVEN)], "mixed", (0, 20), sharing)
+    assert (foretold.resources, foretold.warnings) == ({"nvidia.com/mig-1g.5gb": 7}, ())
+    assert _kubernetes.missing_resources(foretold, {"nvidia.com/mig-1g.5gb": "14"}) != []
 
 
 def is_useless(gpus, strategy, seen):
@@ -243,7 +314,7 @@ def test_a_node_that_does_not_offer_what_it_has_is_told():
     ("seen", "plugin", "strategy", "words"),
     [
         (None, MIXED, "", "Kubernetes has no node n1: set kubernetes_node"),
-        (node(), None, "", "node n1, which has no device plugin, makes of MIG cannot be told: set kubernetes_strategy"),
+        (node(), None, "", "node n1, which has no device plugin, makes of MIG cannot be told,"),
         (node(), MIXED._replace(strategy=""), "", "the device plugin of node n1 (gpu/plugin-1) makes of MIG"),
         (node(), MIXED._replace(strategy="both"), "", "is 'both', and must be one of none, single, mixed"),
         (node(), MIXED, "single", "runs with the strategy mixed, and kubernetes_strategy is single"),
