@@ -20,18 +20,26 @@ from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes import Gp
 
 RECORDED = pathlib.Path(__file__).parents[3] / "kubernetes" / "recorded.json"
 SEEN = json.loads(RECORDED.read_text(encoding="utf-8"))
-CASES = [
-    pytest.param(case["gpus"], strategy, seen, id=f"{case['layout']} {strategy}")
-    for case in SEEN
-    if "sharing" not in case
-    for strategy, seen in case["seen"].items()
-]
-SHARED = [
-    pytest.param(case["gpus"], strategy, seen, id=f"{case['layout']} {strategy}")
-    for case in SEEN
-    if "sharing" in case
-    for strategy, seen in case["seen"].items()
-]
+
+
+def recorded(is_meant):
+    """Cases for a test: groups of GPUs, strategy, and what was seen."""
+    return [
+        pytest.param(case["gpus"], strategy, seen, id=f"{case['layout']} {strategy}")
+        for case in SEEN
+        for strategy, seen in case["seen"].items()
+        if is_meant(case, strategy, seen)
+    ]
+
+
+def works_shared(case, strategy, seen):
+    return "sharing" in case and strategy != "none" and seen["exit"] is None
+
+
+def breaks_shared(case, _strategy, seen):
+    return "sharing" in case and seen["exit"] == 1 and any(on for _count, _name, on, _devices in case["gpus"])
+
+
 A100 = "NVIDIA A100-SXM4-40GB"
 
 
@@ -47,7 +55,7 @@ def a100(index=0, mig=True, **devices):
 SEVEN = {"1g_5gb": 7}
 
 
-@pytest.mark.parametrize(("groups", "strategy", "seen"), CASES)
+@pytest.mark.parametrize(("groups", "strategy", "seen"), recorded(lambda case, *_others: "sharing" not in case))
 def test_what_is_foretold_is_what_nvidia_makes_of_it(groups, strategy, seen):
     foretold = _kubernetes.offer(gpus_of(groups), strategy, (0, 20))
     if foretold.refusals:
@@ -68,10 +76,7 @@ def says(labels, allocatable):
     return {"metadata": {"labels": labels}, "status": {"allocatable": {**allocatable, "cpu": "8"}}}
 
 
-WORKING = [case for case in SHARED if case.values[2]["exit"] is None and case.values[1] != "none"]
-
-
-@pytest.mark.parametrize(("groups", "strategy", "seen"), WORKING)
+@pytest.mark.parametrize(("groups", "strategy", "seen"), recorded(works_shared))
 def test_of_a_node_that_says_how_it_shares_all_is_foretold(groups, strategy, seen):
     resources = {name: str(count) for name, count in seen["resources"].items()}
     sharing = _kubernetes.sharing_of(says(seen["labels"], resources))
@@ -84,7 +89,7 @@ def test_of_a_node_that_says_how_it_shares_all_is_foretold(groups, strategy, see
     assert len(_kubernetes.missing_resources(foretold, fewer)) == len(resources)
 
 
-@pytest.mark.parametrize(("groups", "strategy", "seen"), WORKING)
+@pytest.mark.parametrize(("groups", "strategy", "seen"), recorded(works_shared))
 def test_of_resources_that_are_new_to_a_node_any_multiple_is_right_and_nothing_else(groups, strategy, seen):
     resources = {name: str(count) for name, count in seen["resources"].items()}
     # What is there now has another name, so nothing is said of what comes.
@@ -100,14 +105,7 @@ def test_of_resources_that_are_new_to_a_node_any_multiple_is_right_and_nothing_e
         assert _kubernetes.missing_resources(foretold, {**resources, name: "0"}) != []
 
 
-@pytest.mark.parametrize(
-    ("groups", "strategy", "seen"),
-    [
-        case
-        for case in SHARED
-        if case.values[2]["exit"] == 1 and any(on for _count, _name, on, _devices in case.values[0])
-    ],
-)
+@pytest.mark.parametrize(("groups", "strategy", "seen"), recorded(breaks_shared))
 def test_mps_with_mig_is_refused_since_the_plugin_ends_with_an_error(groups, strategy, seen):
     now = {"nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.sharing-strategy": "mps"}
     sharing = _kubernetes.sharing_of(says(now, {"nvidia.com/gpu": "2"}))
@@ -134,9 +132,10 @@ def is_useless(gpus, strategy, seen):
 
 
 def test_all_kinds_of_layouts_were_seen():
-    answers = {(strategy, seen["exit"]) for case in SEEN for strategy, seen in case["seen"].items()}
+    unshared = [case for case in SEEN if "sharing" not in case]
+    answers = {(strategy, seen["exit"]) for case in unshared for strategy, seen in case["seen"].items()}
     assert {("none", None), ("single", None), ("single", 1), ("mixed", None), ("mixed", 1)} <= answers
-    assert len(CASES) == 249
+    assert sum(len(case["seen"]) for case in unshared) == 249
 
 
 # Seen with 0.19.3.
