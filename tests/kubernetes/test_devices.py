@@ -13,7 +13,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import gpus
+from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import gpus, shared
 
 MODELS = {"a100-sxm4-40gb": "NVIDIA A100-SXM4-40GB"}
 SELECTORS = {"plugin_selector": ["app=nvidia-device-plugin"], "discovery_selector": "app=gpu-discovery"}
@@ -75,6 +75,20 @@ def test_check_do_and_do_again_after_a_layout_change(api, stage, devices):
     assert stage.allocatable("node-1") == {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "7"}
     assert stage.labels("node-1")["nvidia.com/mig-1g.5gb.count"] == "7"
     assert not devices(check=True)["changed"]
+
+
+def test_a_node_that_shares_its_devices_offers_what_it_has_and_so_it_does_when_they_are_others(stage, devices):
+    machine = stage.node("node-1")
+    machine.outcome = shared(mig_1g_5gb=2, gpu=3)
+    stage.plain("mixed")
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 3})
+    assert devices(check=True)["resources"] == {"nvidia.com/gpu": 3}
+    assert not devices(check=True)["changed"]
+    stage.gpus["node-1"] = gpus(1, mig="7x1g.5gb")
+    first, second = devices(times=2)
+    assert not first.get("failed"), first
+    assert (first["changed"], second["changed"]) == (True, False)
+    assert second["msg"] == "Node node-1 offers 14 nvidia.com/mig-1g.5gb."
 
 
 def test_devices_that_were_replaced_by_others_of_the_same_profile_are_offered_by_a_restart(stage, devices):
