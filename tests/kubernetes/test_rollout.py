@@ -66,6 +66,16 @@ def test_check_do_and_do_again(api, stage, fleet):
     assert (api.writes, fleet.writes()) == ([], {})
 
 
+def test_hosts_of_two_clusters_are_not_planned_by_what_one_of_them_says(api, stage, fleet, tmp_path):
+    fleet.group("other_cluster", "node-2", kubernetes_auth={"kubeconfig": str(tmp_path / "other")})
+    api.forget()
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 2
+    assert "Hosts of this run have different values of kubernetes_auth" in ran.out
+    assert "Run once for each cluster, with mig_hosts" in " ".join(ran.out.split())
+    assert (api.requests, fleet.writes()) == ([], {})
+
+
 def test_a_layout_that_the_strategy_cannot_have_is_refused_before_any_drain(api, stage, fleet):
     stage.plain("single")
     assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
