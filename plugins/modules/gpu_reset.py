@@ -154,6 +154,11 @@ clients:
       description: A sentence for each unit that was stopped and does not run again.
       type: list
       elements: str
+cdi:
+  description:
+    - What containers are told of the layout since this task, in a sentence, as RV(gpufleet.mig.mig_config#module:cdi).
+  returned: after a reset, on nodes that the role P(gpufleet.mig.containers#role) has set up for it
+  type: str
 txid:
   description: Identifier of this change in the records of the node.
   returned: after a reset
