@@ -3,16 +3,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-fleet setup check test counts torture bench bench-fleet build format clean
+.PHONY: help demo demo-kubernetes demo-fleet setup check test counts torture test-kubernetes-fleet bench bench-fleet build format clean
 
 # The first interpreter that really runs, of those that ansible-core 2.19 supports. Choose another one with PYTHON=...
 PYTHON = $(shell tools/find_python.sh 3.11 3.12 3.13)
 
 help: ## what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-21s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ready ## repartition a simulated DGX A100: check, run, run again
 	@tools/demo.sh
+
+demo-kubernetes: ready ## the classic of MIG in Kubernetes: 8 GPUs, 56 slices by profile, 56 as GPUs, 8 again; and which pods fit
+	@tools/demo_kubernetes.sh
 
 demo-fleet: need-python ## the same on three nodes that boot, as root: an A100, an H100, and one with a GPU without MIG
 	@$(PYTHON) tools/setup.py --nodes
@@ -29,6 +32,10 @@ test: setup ## all tests; only some of them with STEPS="unit lint"
 
 counts: setup ## all tests, then remember how many there are: from then on, fewer are a failure
 	@.venv/bin/python tools/run_tests.py --write-counts $(STEPS)
+
+NODES = 8
+test-kubernetes-fleet: setup ## rollouts over NODES=8 nodes of Kubernetes that boot, as root; make test has three
+	@KUBERNETES_NODES=$(NODES) .venv/bin/python -m tests.nodes scenario kubernetes-fleet
 
 SEED = 1
 COUNT = 10000

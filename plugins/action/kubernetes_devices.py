@@ -69,13 +69,18 @@ class _Node:
     def offer_what_is_there(self) -> None:
         """Start again what does not see a layout change by itself, in this order, and wait until it has seen it."""
         api = Api(self._arguments["auth"])
-        wanted = self._wanted(api)
-        self.result.update(resources=dict(wanted.resources), labels=dict(wanted.labels))
+        restart: bool = self._arguments["restart"]
+        anew = restart or bool(self._missing(api, self._wanted(api), "plugin"))
         if self._check_mode:
-            self.result["changed"] = bool(self._missing(api, wanted, "plugin") or self._arguments["restart"])
+            self.result["changed"] = anew
             return
-        for what in ("plugin", "discovery", "exporter"):
-            if self._arguments["restart"] or self._missing(api, wanted, what):
+        if anew:
+            self._restart(api, "plugin")
+        # Its daemonset may have got another strategy since the pod before was made.
+        wanted = self._wanted(api)
+        self._wait_for(api, wanted, "plugin")
+        for what in ("discovery", "exporter"):
+            if restart or self._missing(api, wanted, what):
                 self._restart(api, what)
             self._wait_for(api, wanted, what)
         allocatable = (api.node(self._name).get("status") or {}).get("allocatable") or {}
@@ -92,6 +97,7 @@ class _Node:
                 f"The layout of node {self._name} is right, and no device plugin runs there that could offer it: look"
                 f" at its daemonset, or set kubernetes_plugin_selector (now {', '.join(self._selectors['plugin'])})."
             )
+        self.result.update(resources=dict(says.after.resources), labels=dict(says.after.labels))
         return says.after
 
     def _says_with_a_plugin(self, api: Api) -> tuple[_kubernetes.Says, t.Optional[_kubernetes.Plugin]]:

@@ -116,6 +116,7 @@ def orders(params: Params) -> Orders:
         allow_reset=bool(params.get("allow_reset")),
         allow_reboot=bool(params.get("allow_reboot")),
         manage_drm=params["manage_drm"],
+        pods_leave=bool(params.get("pods_leave")),
         recover=params.get("recover") or "forward",
         lock_timeout=seconds(params, "lock_timeout", least=0),
         operation_timeout=seconds(params, "operation_timeout"),

@@ -56,6 +56,8 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
     node = reading.observe(task.opener, task.orders, with_holders=True)
     if node.gone:
         task.module.warn(holders.gone_in_words(node))
+    if task.orders.pods_leave:
+        node = foresight.without_pods(node)
     foreseen = foresight.foresee(task.places, node, task.job)
     recovered = {**(unfinished or {}), "direction": foreseen.recovered}
     result: Result = {"recovered": recovered} if foreseen.recovered else {}

@@ -178,6 +178,13 @@ options:
         reserved, since the reboot would end it.
     type: bool
     default: false
+  pods_leave:
+    description:
+      - Whether whoever runs this has pods of Kubernetes leave the node before a change, as the role
+        P(gpufleet.mig.kubernetes#role) does. In check mode what processes of pods use is no obstacle then.
+      - A real run passes over nobody. What a pod still uses then is refused like anything else.
+    type: bool
+    default: false
   lease:
     description:
       - How many seconds this node is kept for O(run_id) when the result is that a reset or reboot is needed. Until then
@@ -775,6 +782,7 @@ def main() -> None:
             "mode_only": {"type": "bool", "default": False},
             "allow_reset": {"type": "bool", "default": False},
             "allow_reboot": {"type": "bool", "default": False},
+            "pods_leave": {"type": "bool", "default": False},
             "lease": {"type": "float", "default": 0},
             "run_id": {"type": "str"},
             "brief": {"type": "bool", "default": False},

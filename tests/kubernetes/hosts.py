@@ -37,7 +37,7 @@ def gpus_of(simulator: Simulator) -> list[Gpu]:
     found = []
     for gpu in simulator.describe()["gpus"]:
         devices = tuple(ci["name"].removeprefix("MIG ") for gi in gpu["instances"] for ci in gi["compute"])
-        found.append(Gpu(BOARD, tuple(sorted(devices)) if gpu["mode_current"] else None))
+        found.append(Gpu(gpu["key"], tuple(sorted(devices)) if gpu["mode_current"] else None))
     return found
 
 

@@ -47,6 +47,7 @@ from ansible_collections.gpufleet.mig.tests.kubernetes.store import matches_sele
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 DAEMONSETS = "/apis/apps/v1/daemonsets"
+REPLICASETS = "/apis/apps/v1/replicasets"
 POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
 
 OPERATOR = "gpu-operator"
@@ -85,6 +86,10 @@ class Machine:
     """Seconds until a device plugin that crashed is started again. A real kubelet's are 10, 20, 40, ..."""
     keeps_capacity: float = 300.0
     """Seconds that the capacity of a resource outlives its plugin."""
+    begins: t.Callable[[Data], object] | None = None
+    """Called with a pod that starts: where nodes are more than played, its processes are made there."""
+    finishes: t.Callable[[Data], object] | None = None
+    """Called with a pod that ends: before it is gone from the API, unless it was deleted without grace."""
     manager: Manager | None = None
     kept: dict[str, str] = dataclasses.field(default_factory=dict)
     """Labels of the node that somebody else sets back whenever they change: a GitOps tool, say."""
@@ -93,6 +98,7 @@ class Machine:
     seen: dict[tuple[str, str], float] = dataclasses.field(default_factory=dict)
     plugin: str = ""
     started: set[str] = dataclasses.field(default_factory=set)
+    begun: dict[str, Data] = dataclasses.field(default_factory=dict)
     crashed: dict[str, float] = dataclasses.field(default_factory=dict)
     lost: dict[str, float] = dataclasses.field(default_factory=dict)
     labels: set[str] = dataclasses.field(default_factory=set)
@@ -121,7 +127,8 @@ class Cluster:
         self.error = ""
         self.trouble = ""  # what the API said last when something did not work
         self.threads = [threading.Thread(target=self._run, daemon=True)]
-        watched = {NODES: self.node_event, PODS: self.wake, DAEMONSETS: self.wake, POLICIES: self.wake}
+        watched = {NODES: self.node_event, PODS: self.wake, DAEMONSETS: self.wake, REPLICASETS: self.wake}
+        watched[POLICIES] = self.wake
         for path, seen in watched.items():
             self.threads.append(threading.Thread(target=self._watch, args=(path, seen), daemon=True))
 
@@ -222,6 +229,8 @@ class Cluster:
             daemonset.update(apiVersion="apps/v1", kind="DaemonSet")
             self.keep_daemonset(daemonset, nodes, pods)
         self.collect(daemonsets, nodes, pods)
+        for replicaset in self.client.select(REPLICASETS):
+            self.keep_replicaset({"apiVersion": "apps/v1", "kind": "ReplicaSet", **replicaset}, pods)
         self.schedule(nodes, pods)
         due = [1.0]
         for machine in list(self.machines.values()):
@@ -295,6 +304,14 @@ class Cluster:
         if {key: (daemonset.get("status") or {}).get(key, 0) for key in status} != status:
             self.client.patch(path_of(daemonset) + "/status", {"status": status})
 
+    def keep_replicaset(self, replicaset: Data, pods: list[Data]) -> None:
+        """In place of each pod that goes it makes another, for the scheduler to find a node for."""
+        mine = [pod for pod in pods if is_owned_by(pod, replicaset["metadata"]["uid"])]
+        alive = [pod for pod in mine if "deletionTimestamp" not in pod["metadata"]]
+        for _missing in range(replicaset["spec"].get("replicas", 1) - len(alive)):
+            namespace = replicaset["metadata"]["namespace"]
+            self.client.create(f"/api/v1/namespaces/{namespace}/pods", pod_of(replicaset))
+
     def collect(self, daemonsets: list[Data], nodes: dict[str, Data], pods: list[Data]) -> None:
         """Pods whose daemonset is gone are deleted, those whose node is gone are removed."""
         uids = {daemonset["metadata"]["uid"] for daemonset in daemonsets}
@@ -335,6 +352,8 @@ class Cluster:
         known = {pod["metadata"]["uid"] for pod in pods}
         if machine.plugin and machine.plugin not in known:
             self.end_plugin(machine)
+        for uid in machine.begun.keys() - known:
+            self.finish(machine, uid)
         for pod in pods:
             if "deletionTimestamp" in pod["metadata"]:
                 due.append(self.end_pod(machine, pod))
@@ -364,8 +383,14 @@ class Cluster:
             return left
         if machine.plugin == uid:
             self.end_plugin(machine)
+        self.finish(machine, uid)
         self.client.delete_if_there(path_of(pod), gracePeriodSeconds=0, preconditions={"uid": uid})
         return 1.0
+
+    def finish(self, machine: Machine, uid: str) -> None:
+        pod = machine.begun.pop(uid, None)
+        if pod and machine.finishes:
+            machine.finishes(pod)
 
     def start_pod(self, machine: Machine, pod: Data) -> None:
         uid, part = pod["metadata"]["uid"], part_of(pod)
@@ -377,10 +402,13 @@ class Cluster:
         exit_status = outcome.exit if outcome and part == "device-plugin" else None
         if exit_status is not None:
             machine.crashed[uid] = time.monotonic() + machine.crash_pause
-        elif outcome and part == "device-plugin":
+        elif machine.begins and uid not in machine.begun:
+            machine.begun[uid] = pod
+            machine.begins(pod)
+        if exit_status is None and outcome and part == "device-plugin":
             machine.plugin = uid
             self.report(machine, outcome.resources)
-        elif outcome:
+        elif exit_status is None and outcome:
             self.label(machine, outcome.labels)
         self.client.patch(path_of(pod) + "/status", {"status": running(pod, exit_status, restarts)})
         machine.started.add(uid)
@@ -436,9 +464,10 @@ def is_ready(pod: Data) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def pod_of(daemonset: Data, node: str, revision: str) -> Data:
-    metadata, template = daemonset["metadata"], daemonset["spec"]["template"]
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": metadata["name"], "uid": metadata["uid"]}
+def pod_of(controller: Data, node: str = "", revision: str = "") -> Data:
+    """The next pod of a daemonset, for a node, or of a replicaset, for the scheduler."""
+    metadata, template = controller["metadata"], controller["spec"]["template"]
+    owner = {"apiVersion": "apps/v1", "kind": controller["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     template_metadata = template.get("metadata") or {}
     return {
         "apiVersion": "v1",
@@ -446,11 +475,11 @@ def pod_of(daemonset: Data, node: str, revision: str) -> Data:
         "metadata": {
             "generateName": f"{metadata['name']}-",
             "namespace": metadata["namespace"],
-            "labels": {**(template_metadata.get("labels") or {}), REVISION: revision},
+            "labels": {**(template_metadata.get("labels") or {}), **({REVISION: revision} if revision else {})},
             "annotations": template_metadata.get("annotations") or {},
             "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
         },
-        "spec": {**template["spec"], "nodeName": node},
+        "spec": {**template["spec"], **({"nodeName": node} if node else {})},
     }
 
 

@@ -238,6 +238,24 @@ class Stage:
             body["metadata"]["ownerReferences"] = [{**owners[0], "controller": True}]
         return self.client.create(path_of(body, collection=True), body)
 
+    def replicas(self, name: str, count: int, *, namespace: str = "default", grace: int = 30, **requests: int) -> Data:
+        """So many pods for the scheduler that are made again when they go: ``stage.replicas("train", 2, ...)``."""
+        self.namespace(namespace)
+        amounts = {resource: str(amount) for resource, amount in requests.items()}
+        container = {"name": "main", "image": "training:1", "resources": {"limits": amounts} if amounts else {}}
+        labels = {"app": name}
+        template = {
+            "metadata": {"labels": labels},
+            "spec": {"containers": [container], "terminationGracePeriodSeconds": grace},
+        }
+        body: Data = {
+            "apiVersion": "apps/v1",
+            "kind": "ReplicaSet",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels},
+            "spec": {"replicas": count, "selector": {"matchLabels": labels}, "template": template},
+        }
+        return self.client.create(path_of(body, collection=True), body)
+
     def budget(
         self, name: str, labels: dict[str, str], allowed: int | None, healthy: int = 1, namespace: str = "default"
     ) -> Data:

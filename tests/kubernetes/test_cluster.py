@@ -340,3 +340,44 @@ def test_mig_manager_runs_where_the_node_says_that_it_can_mig(stage) -> None:
     assert stage.pods("node-1", app="nvidia-mig-manager") == []
     assert machine.manager.runs == []
     assert stage.client.get(f"/api/v1/namespaces/{OPERATOR}")["status"]["phase"] == "Active"
+
+
+# --- what comes back, and what fits ------------------------------------------------------------------------------
+
+
+def test_pods_of_a_replicaset_come_back_and_wait_where_they_do_not_fit(stage):
+    stage.node("node-1", gpus(1))
+    stage.plain("mixed")
+    stage.replicas("train", 2, grace=0, **{"nvidia.com/gpu": 1})
+
+    def phases():
+        return sorted(pod["status"].get("phase", "") for pod in stage.pods(app="train"))
+
+    assert stage.cluster.wait_for(lambda: phases() == ["Pending", "Running"]), stage
+    (waiting,) = (pod for pod in stage.pods(app="train") if pod["status"].get("phase") == "Pending")
+    assert stage.cluster.wait_for(lambda: why_waits(stage, waiting["metadata"]["name"]))
+    told = why_waits(stage, waiting["metadata"]["name"])
+    assert told == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    (running,) = (pod for pod in stage.pods(app="train") if pod["status"].get("phase") == "Running")
+    stage.client.delete(f"/api/v1/namespaces/default/pods/{running['metadata']['name']}")
+    assert stage.runs(waiting["metadata"]["name"])
+    assert stage.cluster.wait_for(lambda: phases() == ["Pending", "Running"]), "another took its place"
+
+
+def why_waits(stage, name):
+    pod = stage.client.get(f"/api/v1/namespaces/default/pods/{name}")
+    conditions = pod["status"].get("conditions") or []
+    return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), "")
+
+
+def test_processes_of_pods_begin_and_end_with_them(stage):
+    machine = stage.node("node-1", gpus(1))
+    told = []
+    machine.begins = lambda pod: told.append(("begins", pod["metadata"]["name"]))
+    machine.finishes = lambda pod: told.append(("finishes", pod["metadata"]["name"]))
+    stage.pod("train", "node-1", grace=0)
+    assert stage.runs("train")
+    stage.client.delete("/api/v1/namespaces/default/pods/train")
+    assert stage.is_gone("train")
+    both = [("begins", "train"), ("finishes", "train")]
+    assert stage.cluster.wait_for(lambda: told == both), told

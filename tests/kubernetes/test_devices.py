@@ -100,6 +100,23 @@ def test_devices_that_were_replaced_by_others_of_the_same_profile_are_offered_by
     assert before.isdisjoint(pod["metadata"]["uid"] for pod in stage.pods("node-1"))
 
 
+def test_a_node_goes_over_to_the_strategy_that_its_daemonset_has_by_now(stage, devices):
+    """With OnDelete a plugin has the strategy that it was started with until somebody deletes its pod."""
+    stage.node("node-1", gpus(1, mig="7x1g.5gb"))
+    stage.plain("mixed")
+    assert stage.settles("node-1", **SEVEN)
+    for name in ("nvidia-device-plugin", "gpu-discovery"):
+        path = f"/apis/apps/v1/namespaces/kube-system/daemonsets/{name}"
+        spec = stage.client.get(path)["spec"]
+        spec["template"]["spec"]["containers"][0]["env"] = [{"name": "MIG_STRATEGY", "value": "single"}]
+        stage.client.patch(path, {"spec": {**spec, "updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}})
+    assert stage.settles("node-1", **SEVEN), "nobody deleted a pod"
+    gone_over = devices(restart=True)
+    assert gone_over["resources"] == {"nvidia.com/gpu": 7}
+    assert stage.labels("node-1")["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 7})
+
+
 def test_only_the_pods_of_this_node_are_touched(stage, devices):
     stage.node("node-1")
     stage.node("node-2")

@@ -137,3 +137,16 @@ def test_a_node_that_does_not_offer_what_it_has_stays_cordoned_and_the_next_run_
     assert not stage.is_cordoned("node-1")
     assert stage.settles("node-1", **SEVEN)
     assert stage.settles("node-2", **SEVEN)
+
+
+def test_a_node_that_does_not_offer_what_it_has_keeps_no_other_of_its_wave_cordoned(stage, fleet):
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    stage.cluster.machines["node-1"].layout = lambda: [Gpu(BOARD)]
+    ran = run(fleet, mig_profile="all-1g.5gb", mig_serial="2", kubernetes_ready_timeout=10)
+    assert ran.rc == 2
+    assert ran.failed == {"node-1"}
+    assert "does not offer it after 10 s" in ran.out
+    assert "This host stays drained." in ran.out
+    assert (stage.is_cordoned("node-1"), stage.is_cordoned("node-2")) == (True, False)
+    assert marks(stage, "node-2") == []

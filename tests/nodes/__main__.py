@@ -21,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import build, fleet, image, observe, scenarios
+from . import build, cluster, fleet, image, observe, scenarios
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -52,6 +52,7 @@ def arguments() -> argparse.ArgumentParser:
         ("inventory", "print it for Ansible"),
         ("remember", "note what runs, what lies on the disks and what the GPUs were told"),
         ("tell", "write what the nodes know into .venv/log: failed units, journal, what the GPUs look like"),
+        ("cluster", "start a Kubernetes cluster of its nodes, with an API in memory; print its kubeconfig"),
         ("unchanged", "say what is different from what was remembered; status 1 when something is"),
     ):
         commands.add_parser(name, help=text).add_argument("fleet")
@@ -84,6 +85,8 @@ def obey(options: argparse.Namespace) -> int:
         fleet.Fleet(options.fleet).up(computers, lower=options.lower, wait=options.wait)
     elif command == "down":
         fleet.Fleet(options.fleet).down()
+    elif command == "cluster":
+        print(cluster.start(fleet.Fleet(options.fleet)))
     elif command == "inventory":
         print(json.dumps(fleet.Fleet(options.fleet).inventory(), indent=2))
     elif command == "remember":

@@ -23,7 +23,7 @@ import typing as t
 from pathlib import Path
 
 from . import build, cgroups, supervisor
-from .places import CHECKOUT, FLEETS, HERE, KEY, ROOT, SOCKETS
+from .places import CHECKOUT, CLUSTERS, FLEETS, HERE, KEY, ROOT, SOCKETS
 
 if t.TYPE_CHECKING:
     from nvmlsim import Simulator
@@ -342,7 +342,7 @@ class Fleet:
         """Cuts the power of all nodes and removes everything, also what a killed run left."""
         for name in sorted(self._remains()):
             Node(self.name, name).forget()
-        for folder in (self.folder, SOCKETS / f"{CHECKOUT}-{self.name}"):
+        for folder in (self.folder, CLUSTERS / self.name, SOCKETS / f"{CHECKOUT}-{self.name}"):
             if folder.exists():
                 shutil.rmtree(folder)
 
@@ -387,6 +387,7 @@ class Fleet:
             # Of its own: a node of the same name in another fleet is another node, to ssh's shared connections too.
             "ansible_control_path_dir": str(sockets),
             "ansible_pipelining": True,
+            "node_cluster": str(CLUSTERS / self.name),
         }
         return {"_meta": {"hostvars": hosts}, "nodes": {"hosts": list(hosts), "vars": variables}}
 

@@ -18,6 +18,7 @@ HOST_TOOLS = STORE / "host"
 LAYERS = STORE / "layers"
 KEY = STORE / "key"
 FLEETS = STORE / "run"
+CLUSTERS = STORE / "clusters"
 LOGS = ROOT / ".venv" / "log"
 
 # Names that the whole machine shares (network namespaces, cgroups) begin with this: two checkouts do not meet.

@@ -168,9 +168,15 @@ def _require_resettable(node: Node, plan: Plan, job: Job, stopping: t.Sequence[s
 def _without(node: Node, units: t.Collection[str]) -> Node:
     """The node as it is when these clients are stopped."""
 
-    def stays(process: Process) -> bool:
-        return not clients.belongs(process.owner, units)
+    return _only_with(node, lambda process: not clients.belongs(process.owner, units)) if units else node
 
+
+def without_pods(node: Node) -> Node:
+    """The node as it is when its pods have left."""
+    return _only_with(node, lambda process: not process.owner.pod)
+
+
+def _only_with(node: Node, stays: t.Callable[[Process], bool]) -> Node:
     def others(gpu: Gpu) -> Gpu:
         instances = tuple(
             gi._replace(compute=tuple(ci._replace(processes=tuple(filter(stays, ci.processes))) for ci in gi.compute))
@@ -178,7 +184,7 @@ def _without(node: Node, units: t.Collection[str]) -> Node:
         )
         return gpu._replace(instances=instances, processes=tuple(filter(stays, gpu.processes)))
 
-    return node._replace(gpus=tuple(others(gpu) for gpu in node.gpus)) if units else node
+    return node._replace(gpus=tuple(others(gpu) for gpu in node.gpus))
 
 
 def respect_lease(places: state.Places, job: Job) -> None:

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     reset,
     state,
 )
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Placement, Step
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, Owner, Placement, Step
 from ansible_collections.gpufleet.mig.plugins.modules import mig_config, mig_info
 from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import boards
 
@@ -639,6 +639,21 @@ def test_who_is_in_the_way_is_in_the_failure_with_all_that_is_known(host):
     [holder] = host.run(mig_config, check_mode=True, label="all-1g.5gb")["holders"]
     assert holder["gpu"] == 0
     assert {"pid", "name", "kind", "unit", "container", "pod", "job", "listed", "opened"} <= set(holder)
+
+
+def test_a_plan_for_a_node_whose_pods_leave_passes_over_pods_and_nobody_else(host, monkeypatch):
+    """A device plugin has all GPUs open, and so has a pod its GPU: no node would ever come to its drain."""
+    host.node = boards.node(a100(mode=False))
+    minor = host.node.gpus[0].minor
+    pod = holders.OpenDevice(811, "plugin", "/dev/nvidia0", minor, owner=Owner("pod", pod="0a1b"))
+    monitoring = holders.OpenDevice(812, "dcgm", "/dev/nvidia0", minor, owner=Owner("unit", unit="dcgm.service"))
+    monkeypatch.setattr(holders, "survey", lambda *_arguments, **_options: holders.Survey((pod,)))
+    assert "of pod 0a1b" in host.run(mig_config, check_mode=True, label="all-1g.5gb")["msg"]
+    assert host.run(mig_config, check_mode=True, label="all-1g.5gb", pods_leave=True)["changed"] is True
+
+    monkeypatch.setattr(holders, "survey", lambda *_arguments, **_options: holders.Survey((pod, monitoring)))
+    refused = host.run(mig_config, check_mode=True, label="all-1g.5gb", pods_leave=True)
+    assert [holder["pid"] for holder in refused["holders"]] == [812]
 
 
 def test_clients_are_only_names_of_units(host):

@@ -1,0 +1,87 @@
+# Copyright (c) 2026, the gpufleet.mig authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The files of examples/kubernetes: groups, variables that roles know, and the playbook for the device plugin."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ansible_collections.gpufleet.mig.tests.fleet.fleet import Fleet
+from ansible_collections.gpufleet.mig.tests.kubernetes.hosts import gpus_of
+from ansible_collections.gpufleet.mig.tests.kubernetes.running import ROOT, environment
+
+EXAMPLE = ROOT / "examples/kubernetes"
+ROLES = ("mig", "kubernetes", "device_plugin")
+
+
+def hosts(home: Path) -> dict[str, dict[str, object]]:
+    """The variables of each host, as Ansible reads them."""
+    command = [sys.executable, "-m", "ansible", "inventory", "-i", str(EXAMPLE / "inventory"), "--list"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment(home))
+    found: dict[str, dict[str, object]] = json.loads(done.stdout)["_meta"]["hostvars"]
+    return found
+
+
+def known() -> set[str]:
+    names = {"mig_serial"}  # of the playbook
+    for role in ROLES:
+        specs = yaml.safe_load((ROOT / f"roles/{role}/meta/argument_specs.yml").read_text())["argument_specs"]
+        names |= {name for spec in specs.values() for name in spec["options"]}
+    return names
+
+
+def test_every_host_of_the_inventory_is_a_node_and_has_variables_that_there_are(tmp_path):
+    found = hosts(tmp_path)
+    assert len(found) == 12
+    for variables in found.values():
+        assert variables["mig_scheduler"] == "kubernetes"
+        assert variables["kubernetes_auth"] == {"context": "production"}
+        ours = {name for name in variables if name.startswith(("mig_", "kubernetes_", "device_plugin_"))}
+        assert ours <= known()
+    assert found["train01.example.com"]["kubernetes_mode"] == "operator"
+    assert found["infer08.example.com"]["device_plugin_strategy"] == "mixed"
+
+
+@pytest.fixture
+def fleet(stage, kubeconfig, tmp_path):
+    """A host that is a node with an A100."""
+    (tmp_path / "fleet").mkdir()
+    made = Fleet(tmp_path / "fleet", {"node-1": "1xa100-sxm4-40gb"})
+    simulator = made.simulators["node-1"]
+    stage.node("node-1", lambda: gpus_of(simulator))
+    made.group(
+        "kubernetes_without_operator",
+        "node-1",
+        kubernetes_node="node-1",
+        kubernetes_auth={"kubeconfig": str(kubeconfig)},
+    )
+    return made
+
+
+def run(fleet, *words, **variables):
+    return fleet.run(str(EXAMPLE / "device-plugin.yml"), *words, **variables)
+
+
+def test_the_playbook_installs_the_device_plugin_once_and_removes_it(api, stage, fleet):
+    api.forget()
+    checked = run(fleet, "--check", device_plugin_strategy="mixed")
+    assert checked.rc == 0, checked.out
+    assert api.writes == []
+
+    ran = run(fleet, device_plugin_strategy="mixed")
+    assert ran.rc == 0, ran.out
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1}), stage
+    again = run(fleet, device_plugin_strategy="mixed")
+    assert (again.rc, again.changed) == (0, set()), again.out
+
+    removed = run(fleet, device_plugin_strategy="mixed", device_plugin_state="absent")
+    assert removed.rc == 0, removed.out
+    assert stage.cluster.wait_for(lambda: stage.pods("node-1") == []), stage
