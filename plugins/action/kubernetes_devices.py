@@ -84,18 +84,28 @@ class _Node:
 
     def _wanted(self, api: Api) -> Offer:
         """What follows from the layout. Raises Unhealthy where it cannot be had with the strategy of the node."""
-        gpus = _kubernetes.gpus_of(self._arguments["gpus"])
-        plugin = _kubernetes.plugin_of(self._pods(api, "plugin"), self._name)
-        node = api.node(self._name)
-        says = _kubernetes.says(self._name, node, plugin, gpus, gpus, self._arguments["strategy"])
+        says, plugin = self._says_with_a_plugin(api)
         if says.refusals:
             raise Unhealthy(" ".join(says.refusals))
-        if plugin is None and says.after.resources:
+        if plugin is None and says.after.resources and not self._check_mode:
             raise Unhealthy(
                 f"The layout of node {self._name} is right, and no device plugin runs there that could offer it: look"
                 f" at its daemonset, or set kubernetes_plugin_selector (now {', '.join(self._selectors['plugin'])})."
             )
         return says.after
+
+    def _says_with_a_plugin(self, api: Api) -> tuple[_kubernetes.Says, t.Optional[_kubernetes.Plugin]]:
+        """Where the label of a daemonset has just come back, it makes its pod in a moment."""
+        gpus = _kubernetes.gpus_of(self._arguments["gpus"])
+        give_up_at = time.monotonic() + self._arguments["timeout"]
+        while True:
+            plugin = _kubernetes.plugin_of(self._pods(api, "plugin"), self._name)
+            node = api.node(self._name)
+            says = _kubernetes.says(self._name, node, plugin, gpus, gpus, self._arguments["strategy"])
+            is_late = self._check_mode or time.monotonic() >= give_up_at
+            if plugin or is_late or not (says.refusals or says.after.resources):
+                return says, plugin
+            time.sleep(_POLL_SECONDS)
 
     def _restart(self, api: Api, what: str) -> None:
         """Delete the pods of a component on this node; their daemonset makes others."""

@@ -6,17 +6,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _mig_manager
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager, _owners
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import CONFLICT, Api, ApiProblem, Json
 
+_ATTEMPTS = 10
 _POLL_SECONDS = 1.0
 _SECONDS_BETWEEN_CALLS = 10.0
+_STUCK_SECONDS = 60.0
 
 Result = dict[str, t.Any]
 
@@ -27,6 +30,7 @@ ARGUMENTS: dict[str, t.Any] = {
     "config_map": {"type": "str", "default": "gpufleet-mig"},
     "namespace": {"type": "str", "default": "gpu-operator"},
     "set_policy": {"type": "bool", "default": False},
+    "hand_back": {"type": "bool", "default": False},
     "manager_selector": {"type": "raw", "default": ["app=nvidia-mig-manager"]},
     "run": {"type": "str", "default": "ansible"},
     "timeout": {"type": "float", "default": 900},
@@ -53,7 +57,7 @@ class ActionModule(ActionBase):
         _validated, arguments = self.validate_argument_spec(ARGUMENTS)
         change = _Change(arguments, check_mode=self._task.check_mode)
         try:
-            change.make()
+            change.hand_back() if arguments["hand_back"] else change.make()
         except (ApiProblem, Refused, _mig_manager.BadConfigMap) as problem:
             change.result.update(failed=True, msg=str(problem))
         return {**result, **change.result}
@@ -65,21 +69,23 @@ class _Change:
     def __init__(self, arguments: t.Mapping[str, t.Any], check_mode: bool) -> None:
         self._arguments = arguments
         self._name: str = arguments["name"]
+        self._map: str = arguments["config_map"]
         self._check_mode = check_mode
         self._config = _mig_manager.name_of(arguments["label"], arguments["config"])
-        # When the manager surely knows the config; by now, where it was there already.
-        self._known_at = time.monotonic()
-        self.result: Result = {"changed": False, "node": self._name, "config": self._config, "rolled_back": False}
+        # When the manager surely knows the config.
+        self._known_at = -math.inf
+        said = {"node": self._name, "config": self._config}
+        self.result: Result = {"changed": False, "altered": False, "rolled_back": False, **said}
 
     def make(self) -> None:
         """Make the config known, call the manager by it, and wait; go back to the label from before if it fails."""
         api = Api(self._arguments["auth"])
         self._require_a_manager(api)
         self._make_known(api)
-        labels = api.node(self._name)["metadata"].get("labels") or {}
-        value = str(labels.get(_mig_manager.CONFIG, ""))
+        node = self._when_it_is_not_at_work(api)
+        value = _mig_manager.value_of(node)
         is_called = value in _mig_manager.names_of(self._config)
-        if is_called and labels.get(_mig_manager.STATE) == "success":
+        if is_called and _mig_manager.state_of(node) == "success":
             self.result["changed"] = self._patch(api, _mig_manager.to_forget) or self.result["changed"]
             self.result["msg"] = f"Node {self._name} has {value} already."
             return
@@ -93,56 +99,111 @@ class _Change:
         self._patch(api, _mig_manager.to_forget)
         self.result["msg"] = f"Node {self._name} has {self._config}."
 
+    def hand_back(self) -> None:
+        """Give a node that was taken over back to its manager, which finds that it has what it shall have."""
+        api = Api(self._arguments["auth"])
+        if not _cordon.is_taken_over(api.node(self._name)):
+            self.result["msg"] = f"Node {self._name} was not taken over from its MIG manager, and stays as it is."
+            return
+        self._require(api, lambda node, policy: _mig_manager.why_not_named(self._name, node, policy, self._map))
+        self._make_known(api)
+        self.result["changed"] = self._patch(api, lambda node: _cordon.to_hand_back(node, self._config))
+        self.result["msg"] = f"The MIG manager of node {self._name} has it again, with {self._config}."
+        if self._check_mode:
+            return
+        self.result["altered"] = True
+        state = self._wait(api, time.monotonic() + self._arguments["timeout"])
+        if state != "success":
+            raise Refused(
+                f"The MIG manager of node {self._name} has it again, and {_says(state)} of {self._config}: look at the"
+                " log of its pod."
+            )
+
     def _require_a_manager(self, api: Api) -> None:
-        if self._arguments["set_policy"]:
-            self._name_in_the_policy(api)
         managers = [pod for selector in list_of(self._arguments["manager_selector"]) for pod in api.pods(selector)]
-        node, policy = api.node(self._name), self._policy(api)
-        why = _mig_manager.why_not(self._name, node, managers, policy, self._arguments["config_map"])
+        self._require(api, lambda node, policy: _mig_manager.why_not(self._name, node, policy, self._map, managers))
+
+    def _require(self, api: Api, why_not: t.Callable[[Json, t.Optional[Json]], str]) -> None:
+        """Raise Refused where something speaks against it; otherwise the ClusterPolicy has our config map."""
+        policy = _owners.policy_as_asked_for(api.cluster_policy(), self._arguments)
+        why = why_not(api.node(self._name), policy)
         if why:
             raise Refused(f"{why} Nothing was done.")
+        if self._arguments["set_policy"]:
+            self._name_in_the_policy(api)
 
-    def _policy(self, api: Api) -> t.Optional[Json]:
-        policy = api.cluster_policy()
-        if policy is not None and self._check_mode and self._arguments["set_policy"]:
-            return {**policy, "spec": _named(self._arguments["config_map"])}
-        return policy
+    def _when_it_is_not_at_work(self, api: Api) -> Json:
+        """The node when its manager has ended what it was called for before, as by a run that was killed.
+
+        It would say of that one how it went, and not of ours.
+        """
+        timeout = self._arguments["timeout"]
+        give_up_at = time.monotonic() + timeout
+        while True:
+            node = api.node(self._name)
+            at_work = _mig_manager.is_at_work(node, time.time(), timeout) and time.monotonic() < give_up_at
+            if self._check_mode or not at_work:
+                return node
+            time.sleep(_POLL_SECONDS)
 
     def _name_in_the_policy(self, api: Api) -> None:
         """For all nodes of the cluster. What was named before is copied, so that their labels mean the same."""
         policy = api.cluster_policy()
-        if policy is None or self._arguments["config_map"] in _mig_manager.VENDORS:
+        if policy is None:
             return
         manager = (policy.get("spec") or {}).get("migManager") or {}
         before = (manager.get("config") or {}).get("name")
-        if before == self._arguments["config_map"]:
+        if before == self._map:
             return
         self.result["changed"] = True
         if self._check_mode:
             return
-        if before and api.config_map(self._arguments["namespace"], self._arguments["config_map"]) is None:
+        if before and self._config_map(api) is None:
             found = api.config_map(self._arguments["namespace"], before)
             if found is not None:
-                self._write(api, None, str((found.get("data") or {}).get(_mig_manager.FILE, "")))
-        api.patch_cluster_policy(policy["metadata"]["name"], {"spec": _named(self._arguments["config_map"])})
+                self._write(api, None, _text_of(found))
+        naming = _mig_manager.naming(self._map)
+        api.patch_cluster_policy(policy["metadata"]["name"], {"spec": naming})
+        self._will_be_known(0.0)
 
     def _make_known(self, api: Api) -> None:
-        found = api.config_map(self._arguments["namespace"], self._arguments["config_map"])
-        before = str(((found or {}).get("data") or {}).get(_mig_manager.FILE, ""))
-        try:
-            after = _mig_manager.with_config(before, self._config, self._arguments["config"])
-        except _mig_manager.BadConfigMap as problem:
-            where = f"{self._arguments['namespace']}/{self._arguments['config_map']}"
-            raise Refused(f"Config map {where} is not used, since {problem}: mend or remove it.") from problem
-        if after != before:
+        """Put the config into the config map, beside those of other hosts, which may be doing the same right now."""
+        for _attempt in range(_ATTEMPTS):
+            found = self._config_map(api)
+            before = _text_of(found)
+            try:
+                after = _mig_manager.with_config(before, self._config, self._arguments["config"])
+            except _mig_manager.BadConfigMap as problem:
+                where = f"{self._arguments['namespace']}/{self._map}"
+                raise Refused(f"Config map {where} is not used, since {problem}: mend or remove it.") from problem
+            if after == before:
+                written = _mig_manager.last_change(found) if found else None
+                if written is not None:
+                    self._will_be_known(time.time() - written)
+                return
             self.result["changed"] = True
-            self._known_at = time.monotonic() + self._arguments["known_after"]
-            if not self._check_mode:
-                self._write(api, found, after)
+            if self._check_mode or self._write(api, found, after):
+                self._will_be_known(0.0)
+                return
+        raise Refused(f"Config map {self._map} was changed by others each time that it was to be: run again.")
 
-    def _write(self, api: Api, found: t.Optional[Json], text: str) -> None:
-        where = (self._arguments["namespace"], self._arguments["config_map"])
-        api.put_config_map(*where, found, {_mig_manager.FILE: text})
+    def _will_be_known(self, age: float) -> None:
+        known_at = time.monotonic() + self._arguments["known_after"] - max(0.0, age)
+        self._known_at = max(self._known_at, known_at)
+
+    def _config_map(self, api: Api) -> t.Optional[Json]:
+        return api.config_map(self._arguments["namespace"], self._map)
+
+    def _write(self, api: Api, found: t.Optional[Json], text: str) -> bool:
+        """Whether nobody else was quicker."""
+        where = (self._arguments["namespace"], self._map)
+        try:
+            api.put_config_map(*where, found, {_mig_manager.FILE: text})
+        except ApiProblem as problem:
+            if problem.status != CONFLICT:
+                raise
+            return False
+        return True
 
     def _call_and_wait(self, api: Api, value: str) -> None:
         give_up_at = time.monotonic() + self._arguments["timeout"]
@@ -157,10 +218,12 @@ class _Change:
                 break
             time.sleep(_SECONDS_BETWEEN_CALLS)
             value = _mig_manager.other_name(self._config, value)
-        self._go_back(api, state, give_up_at + self._arguments["timeout"])
+        self._go_back(api, state)
 
     def _label(self, api: Api, value: str) -> None:
         run = self._arguments["run"]
+        # Before it is asked for: whether it was done is not known where the answer gets lost.
+        self.result["altered"] = True
         self.result["changed"] = (
             self._patch(api, lambda node: _mig_manager.to_call(node, value, run)) or self.result["changed"]
         )
@@ -168,21 +231,30 @@ class _Change:
     def _wait(self, api: Api, give_up_at: float) -> str:
         """What the manager says in the end: success, failed, or where it got stuck."""
         while True:
-            labels = api.node(self._name)["metadata"].get("labels") or {}
-            state = str(labels.get(_mig_manager.STATE, ""))
-            if state in ("success", "failed") or time.monotonic() >= give_up_at:
+            late = time.monotonic() >= give_up_at
+            try:
+                state = _mig_manager.state_of(api.node(self._name))
+            except ApiProblem:
+                # The manager goes on without the API server for a while, and so does this.
+                if late:
+                    raise
+                state = ""
+            if late or state in ("success", "failed"):
                 return state
             time.sleep(_POLL_SECONDS)
 
-    def _go_back(self, api: Api, state: str, give_up_at: float) -> None:
-        """To the label from before; a manager that is stuck hears of it when it is not any more. Raises Refused."""
-        said = f"says {state}" if state else "says nothing"
-        trouble = f"The MIG manager of node {self._name} {said} of {self._config}"
+    def _go_back(self, api: Api, state: str) -> None:
+        """To the label from before. Raises Refused.
+
+        A manager that gave up waiting for a pod acts on this at once; one that is stuck does when it is not any more.
+        """
+        trouble = f"The MIG manager of node {self._name} {_says(state)} of {self._config}{self._who_is_left(api)}"
         before = _mig_manager.before_of(api.node(self._name))
         if not before:
             raise Refused(f"{trouble}, and the node had no config before: look at the log of its pod, and run again.")
         self._label(api, before)
-        if state != "failed" or self._wait(api, give_up_at) != "success":
+        timeout = self._arguments["timeout"] if state == "failed" else min(_STUCK_SECONDS, self._arguments["timeout"])
+        if self._wait(api, time.monotonic() + timeout) != "success":
             raise Refused(
                 f"{trouble}. The label has {before} again, as before, and the manager has not confirmed it: look at the"
                 " log of its pod, and run again."
@@ -191,12 +263,16 @@ class _Change:
         self.result["rolled_back"] = True
         raise Refused(f"{trouble}. The node has {before} again, as before: look at the log of the manager's pod.")
 
+    def _who_is_left(self, api: Api) -> str:
+        """It waits for pods that use GPUs, and says nowhere for which."""
+        ending = [str(pod) for pod in map(_cordon.pod_of, api.pods_on(self._name)) if pod.leaving]
+        return f" (these pods were to end and have not: {', '.join(ending)})" if ending else ""
+
     def _require_that_it_stays(self, api: Api) -> None:
         """Others who set the same label, such as a tool that follows a repository, do it soon."""
         until = time.monotonic() + self._arguments["stays"]
         while True:
-            labels = api.node(self._name)["metadata"].get("labels") or {}
-            value = str(labels.get(_mig_manager.CONFIG, ""))
+            value = _mig_manager.value_of(api.node(self._name))
             if value not in _mig_manager.names_of(self._config):
                 raise Refused(
                     f"Somebody else has set the label {_mig_manager.CONFIG} of node {self._name} to {value!r} since:"
@@ -213,5 +289,9 @@ class _Change:
         return api.patch_node(self._name, patch_for)[1]
 
 
-def _named(config_map: str) -> Json:
-    return {"migManager": {"config": {"name": config_map}}}
+def _says(state: str) -> str:
+    return f"says {state or 'nothing'}"
+
+
+def _text_of(config_map: t.Optional[Json]) -> str:
+    return str(((config_map or {}).get("data") or {}).get(_mig_manager.FILE, ""))

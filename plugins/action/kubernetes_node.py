@@ -11,27 +11,32 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
 _POLL_SECONDS = 1.0
+# Until the controller of daemonsets has told the pods to end that a label of their node keeps away.
+_SECONDS_UNTIL_TOLD = 10.0
 _NAMES_SHOWN = 8
 
 Result = dict[str, t.Any]
 
-_STATES = ("cordoned", "drained", "paused", "resumed", "uncordoned")
+_STATES = ("cordoned", "drained", "paused", "resumed", "uncordoned", "taken_over")
 
 ARGUMENTS: dict[str, t.Any] = {
     "name": {"type": "str", "required": True},
     "state": {"type": "str", "required": True, "choices": list(_STATES)},
     "run": {"type": "str", "default": "ansible"},
+    "drained_for": {"type": "str"},
+    "take_over_drain": {"type": "bool", "default": False},
     "pods": {"type": "str", "choices": ["all", "gpu"], "default": "all"},
     "force": {"type": "bool", "default": False},
     "delete_emptydir_data": {"type": "bool", "default": False},
     "grace_period": {"type": "int"},
     "labels": {"type": "list", "elements": "str", "default": []},
     "paused_pods": {"type": "raw", "default": []},
+    "stays": {"type": "float", "default": 10},
     "timeout": {"type": "float", "default": 600},
     "auth": {"type": "dict", "default": {}},
 }
@@ -77,6 +82,7 @@ class _Node:
             "paused": self.pause,
             "resumed": self.resume,
             "uncordoned": self.uncordon,
+            "taken_over": self.take_over,
         }[state]()
 
     def cordon(self) -> None:
@@ -101,30 +107,64 @@ class _Node:
         api = Api(self._arguments["auth"])
         labels, run = self._arguments["labels"], self._arguments["run"]
         self.result["changed"] = self._patch(api, lambda node: _cordon.to_pause(node, labels, run))
-        # Where no label pauses anything nothing goes away, and nothing is waited for.
-        if not self._check_mode and _cordon.read_pause(api.node(self._name)):
-            self._until_operands_are_gone(api)
+        if self._check_mode:
+            return
+        staying = self._until_operands_are_gone(api, may_stay=True)
+        self.result["staying"] = staying
+        if staying:
+            self.result["warnings"] = [self._who_stays(staying)]
+
+    def _who_stays(self, pods: t.Sequence[str]) -> str:
+        return (
+            f"Pods {', '.join(pods)} stay on node {self._name}, and a change of the MIG mode that needs a reset is"
+            " refused while they have the driver open: have their daemonset keep away from nodes with the label"
+            f" {_cordon.PAUSES}, or name in kubernetes_pause_labels the label by which it chooses nodes."
+        )
 
     def resume(self) -> None:
         """Its labels have the values that they had."""
-        labels = self._arguments["labels"]
-        self.result["changed"] = self._patch(Api(self._arguments["auth"]), lambda node: _cordon.to_resume(node, labels))
+        self.result["changed"] = self._patch(Api(self._arguments["auth"]), _cordon.to_resume)
 
-    def _until_operands_are_gone(self, api: Api) -> None:
-        give_up_at = time.monotonic() + self._arguments["timeout"]
+    def take_over(self) -> None:
+        """The operator has no MIG manager on it."""
+        api = Api(self._arguments["auth"])
+        self.result["changed"] = self._patch(api, lambda node: _cordon.to_take_over(node, self._arguments["run"]))
+        if self._check_mode:
+            return
+        stays_until = time.monotonic() + (self._arguments["stays"] if self.result["changed"] else 0)
+        self._until_operands_are_gone(api)
+        # Others who set the same label, such as a tool that follows a repository, do it soon.
         while True:
-            left = [str(_cordon.pod_of(pod)) for pod in self._operands(api)]
-            if not left:
-                return
-            if time.monotonic() >= give_up_at:
+            if _mig_manager.is_deployed(api.node(self._name)):
                 raise Refused(
-                    f"Node {self._name} is paused, and after {self._arguments['timeout']:g} s its pods"
-                    f" {', '.join(left)} have not ended: end them yourself, and run again; or name in"
+                    f"Somebody else has set the label {_mig_manager.DEPLOYED} of node {self._name} to true again: have"
+                    " that changed where it comes from, and run again."
+                )
+            if time.monotonic() >= stays_until:
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def _until_operands_are_gone(self, api: Api, may_stay: bool = False) -> list[str]:
+        """Wait until its pods are gone; returns those that stay, where they may.
+
+        A pod that nobody has told to end for a while is of a daemonset that heeds none of the labels.
+        """
+        begun = time.monotonic()
+        while True:
+            left = [_cordon.pod_of(pod) for pod in self._operands(api)]
+            waited = time.monotonic() - begun
+            untold = [pod for pod in left if may_stay and waited >= _SECONDS_UNTIL_TOLD and not pod.leaving]
+            if len(untold) == len(left):
+                return [str(pod) for pod in untold]
+            if waited >= self._arguments["timeout"]:
+                raise Refused(
+                    f"The labels of node {self._name} are set, and after {self._arguments['timeout']:g} s its pods"
+                    f" {', '.join(map(str, left))} have not ended: end them yourself, and run again; or name in"
                     " kubernetes_pause_labels the label by which their daemonset chooses nodes."
                 )
             time.sleep(_POLL_SECONDS)
 
-    def _operands(self, api: Api) -> list[dict[str, t.Any]]:
+    def _operands(self, api: Api) -> list[Json]:
         pods = [pod for selector in list_of(self._arguments["paused_pods"]) for pod in api.pods(selector)]
         return [pod for pod in pods if (pod.get("spec") or {}).get("nodeName") == self._name]
 
@@ -179,9 +219,21 @@ class _Node:
     def _mark(self, api: Api) -> None:
         before = _cordon.read(api.node(self._name))
         self.result["found_run"] = before.run if before else ""
-        self.result["changed"] = self._patch(api, lambda node: _cordon.to_cordon(node, self._arguments["run"]))
+        self.result["changed"] = self._patch(api, self._to_cordon)
 
-    def _patch(self, api: Api, patch_for: t.Callable[[dict[str, t.Any]], t.Optional[dict[str, t.Any]]]) -> bool:
+    def _to_cordon(self, node: Json) -> t.Optional[Json]:
+        """The record of a rollout for another layout stays, also one that came since the plan was made."""
+        run, drained_for = self._arguments["run"], self._arguments["drained_for"]
+        before = _cordon.read(node)
+        if _cordon.is_for_another(before, drained_for) and not self._arguments["take_over_drain"]:
+            raise Refused(
+                f"Another run has drained node {self._name} for {before.drained_for if before else ''}, and not given"
+                " it back. Wait until it has; if there is no such run any more, run again with -e"
+                " mig_take_over_drain=true."
+            )
+        return _cordon.to_cordon(node, run, drained_for)
+
+    def _patch(self, api: Api, patch_for: t.Callable[[Json], t.Optional[Json]]) -> bool:
         """Whether the node was patched, or would be in check mode."""
         if self._check_mode:
             return patch_for(api.node(self._name)) is not None

@@ -6,14 +6,16 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _kubernetes
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _healing, _kubernetes, _owners
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
 Result = dict[str, t.Any]
 
@@ -22,7 +24,13 @@ ARGUMENTS: dict[str, t.Any] = {
     "plans": {"type": "dict", "required": True},
     "strategies": {"type": "dict", "default": {}},
     "modes": {"type": "dict", "default": {}},
+    "takeovers": {"type": "dict", "default": {}},
     "plugin_selector": {"type": "raw", "required": True},
+    "manager_selector": {"type": "raw", "default": ["app=nvidia-mig-manager"]},
+    "manager_timeout": {"type": "float", "default": 900},
+    "config_map": {"type": "str", "default": "gpufleet-mig"},
+    "set_policy": {"type": "bool", "default": False},
+    "run": {"type": "str", "default": "ansible"},
     "auth": {"type": "dict", "default": {}},
 }
 
@@ -39,32 +47,75 @@ class ActionModule(ActionBase):
         result: Result = {**super().run(tmp, task_vars), "changed": False}
         _validated, arguments = self.validate_argument_spec(ARGUMENTS)
         try:
-            api = Api(arguments["auth"])
-            nodes = api.nodes()
-            pods = [pod for selector in list_of(arguments["plugin_selector"]) for pod in api.pods(selector)]
+            cluster = _Cluster(arguments)
         except ApiProblem as problem:
             return {**result, "failed": True, "msg": f"{problem} No host was touched."}
-        said = {host: _said(host, nodes, pods, arguments) for host in arguments["nodes"]}
+        said = {host: cluster.says_of(host) for host in arguments["nodes"]}
         refused = sum(bool(each["refusals"]) for each in said.values())
         told = f"{counted(len(said), 'node')} looked at, {refused} refused."
         return {**result, "hosts": said, "msg": told}
 
 
-def _said(host: str, nodes: t.Any, pods: t.Any, arguments: t.Mapping[str, t.Any]) -> Result:
-    name = str(arguments["nodes"][host] or host)
-    plan = arguments["plans"].get(host) or {}
-    before = _kubernetes.gpus_of(plan.get("before") or [])
-    after = _kubernetes.gpus_of(plan.get("after") or plan.get("before") or [])
-    strategy, mode = (str(arguments[what].get(host) or "") for what in ("strategies", "modes"))
-    plugin = _kubernetes.plugin_of(pods, name)
-    says = _kubernetes.says(name, nodes.get(name), plugin, before, after, strategy, mode or "engine")
-    return {
-        "node": name,
-        "strategy": says.strategy,
-        "before": dict(says.before.resources),
-        "after": dict(says.after.resources),
-        "labels": dict(says.after.labels),
-        "refusals": list(says.refusals),
-        "warnings": list(says.warnings),
-        "missing": list(says.missing),
-    }
+class _Cluster:
+    """What is asked once for all hosts. Raises ApiProblem."""
+
+    def __init__(self, arguments: t.Mapping[str, t.Any]) -> None:
+        self._arguments = arguments
+        api = Api(arguments["auth"])
+        managed = _owners.OPERATOR in arguments["modes"].values()
+        self._nodes = api.nodes()
+        self._plugins = _pods(api, arguments["plugin_selector"])
+        self._owners = _owners.Cluster(
+            managers=_pods(api, arguments["manager_selector"]) if managed else [],
+            policy=_owners.policy_as_asked_for(api.cluster_policy(), arguments) if managed else None,
+            config_map=arguments["config_map"],
+            slices=api.resource_slices(_owners.DRA_DRIVER),
+            now=time.time(),
+            patience=arguments["manager_timeout"],
+        )
+
+    def says_of(self, host: str) -> Result:
+        """What Kubernetes has to say to the plan of a host."""
+        name = str(self._arguments["nodes"][host] or host)
+        plan = self._arguments["plans"].get(host) or {}
+        mode = str(self._arguments["modes"].get(host) or _owners.ENGINE)
+        before = _kubernetes.gpus_of(plan.get("before") or [])
+        after = _kubernetes.gpus_of(plan.get("after") or plan.get("before") or [])
+        strategy = str(self._arguments["strategies"].get(host) or "")
+        node = self._nodes.get(name)
+        says = _kubernetes.says(name, node, _kubernetes.plugin_of(self._plugins, name), before, after, strategy)
+        owner, left = _owners.NOBODY, _healing.NOTHING
+        if node is not None:
+            takeover = boolean(self._arguments["takeovers"].get(host) or False, strict=False)
+            owner = _owners.judge(self._owners, name, node, plan, mode, takeover)
+            left = self._left_behind(name, node, mode, owner)
+        return {
+            "node": name,
+            "mode": mode,
+            "strategy": says.strategy,
+            "before": dict(says.before.resources),
+            "after": dict(says.after.resources),
+            "labels": dict(says.after.labels),
+            "refusals": [*owner.refusals, *says.refusals],
+            "warnings": [*owner.warnings, *says.warnings, *left.why_not],
+            "missing": list(says.missing),
+            "heal": list(left.heal),
+            "drained": left.drained_for is not None,
+            "drained_for": left.drained_for or "",
+        }
+
+    def _left_behind(self, name: str, node: Json, mode: str, owner: _owners.Owner) -> _healing.LeftBehind:
+        """Where we may do nothing, nothing is mended."""
+        left = _healing.left_behind(
+            name,
+            node,
+            managed=mode == _owners.OPERATOR,
+            run=self._arguments["run"],
+            now=self._owners.now,
+            patience=self._owners.patience,
+        )
+        return left._replace(heal=()) if owner.refusals else left
+
+
+def _pods(api: Api, selectors: t.Any) -> list[Json]:
+    return [pod for selector in list_of(selectors) for pod in api.pods(selector)]

@@ -120,8 +120,11 @@ class _Variables:
 
 def _plan_of(host: _Variables, name: str, settings: Settings, scheduler: t.Mapping[str, t.Any]) -> HostPlan:
     result = None if settings.preflight == "off" else host.plan
-    plan = _rollout.read_plan(name, result, settings)
-    return _rollout.with_scheduler(plan, scheduler[name]) if name in scheduler else plan
+    if name not in scheduler:
+        return _rollout.read_plan(name, result, settings)
+    said = scheduler[name]
+    plan = _rollout.read_plan(name, _rollout.as_the_scheduler_remembers(result, said), settings)
+    return _rollout.with_scheduler(plan, said)
 
 
 def _settings(variables: t.Mapping[str, t.Any], hosts: t.Mapping[str, _Variables]) -> Settings:

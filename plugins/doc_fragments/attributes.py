@@ -59,3 +59,13 @@ attributes:
     membership:
       - gpufleet.mig.mig
 """
+
+    ACTIONGROUP_KUBERNETES = r"""
+options: {}
+attributes:
+  action_group:
+    description: Use C(group/gpufleet.mig.kubernetes) in C(module_defaults) to set defaults for this module.
+    support: full
+    membership:
+      - gpufleet.mig.kubernetes
+"""

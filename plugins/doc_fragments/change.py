@@ -46,6 +46,10 @@ options:
       - Instances and GPUs that are promised to somebody who does not have them open now.
       - Each is a mapping with C(device), a MIG UUID or a GPU UUID, and C(holder), the words for messages, such as
         V(Slurm job 4711).
+      - With C(source), such as V(kubelet), it comes from a program and not from a person, as those of
+        M(gpufleet.mig.kubelet_reservation_info) and M(gpufleet.mig.mig_container_info) do. Then a device that is not
+        there is passed over with a warning, and not refused, and a device that is not named by a UUID counts for every
+        GPU of the node, since it may be each of them.
     type: list
     elements: dict
     default: []

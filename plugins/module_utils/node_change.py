@@ -25,6 +25,7 @@ from .engine import (  # noqa: F401  # pylint: disable=unused-import
     compare,
     driver,
     foresight,
+    holders,
     kinds,
     layouts,
     planner,
@@ -53,6 +54,8 @@ def foresee(task: Task, unfinished: t.Optional[Result], untold: t.Optional[Resul
     """
     state.require_room(task.places)
     node = reading.observe(task.opener, task.orders, with_holders=True)
+    if node.gone:
+        task.module.warn(holders.gone_in_words(node))
     foreseen = foresight.foresee(task.places, node, task.job)
     recovered = {**(unfinished or {}), "direction": foreseen.recovered}
     result: Result = {"recovered": recovered} if foreseen.recovered else {}
@@ -182,6 +185,8 @@ def _what_happened(outcome: Outcome) -> Result:
     }
     if outcome.recovered:
         result["recovered"] = {**(outcome.unfinished or {}), "direction": outcome.recovered}
+    if outcome.cdi:
+        result["cdi"] = outcome.cdi
     if outcome.pending_left:
         result["pending_left"] = list(outcome.pending_left)
     return result

@@ -101,7 +101,9 @@ def look(module: AnsibleModule) -> bridge.Result:
         "changed": False,
         "containers": containers,
         "reservations": [
-            {"device": device, "holder": each["description"]} for each in containers for device in each["devices"]
+            {"device": device, "holder": each["description"], "source": each["runtime"]}
+            for each in containers
+            for device in each["devices"]
         ],
         "unasked": unasked,
     }

@@ -75,6 +75,7 @@ def _in_words(module: AnsibleModule, report: guards.Report) -> bridge.Result:
             "name": found.name,
             "msg": found.sentence,
             "units": list(found.units),
+            "labels": list(found.labels),
             "advice": found.advice,
             "ignored": found.name in module.params["ignore"],
         }

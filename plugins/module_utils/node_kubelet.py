@@ -32,6 +32,7 @@ _ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 _EMPTY_REQUEST = b""
 _MOST_BYTES = 16 * 1024 * 1024  # what the kubelet itself takes and gives at most
 
+_SOURCE = "kubelet"
 _RESOURCES = "nvidia.com/"
 _DRA_DRIVERS = "nvidia.com"
 
@@ -166,9 +167,9 @@ def told_apart(given: t.Iterable[Given]) -> tuple[list[dict[str, str]], list[dic
     for each in given:
         device = each.device.partition(_REPLICA)[0]
         if _DEVICE.fullmatch(device):
-            reservations.append({"device": device, "holder": each.holder})
+            reservations.append({"device": device, "holder": each.holder, "source": _SOURCE})
         else:
-            unresolved.append(each._asdict())
+            unresolved.append({**each._asdict(), "source": _SOURCE})
     return _once(reservations), _once(unresolved)
 
 

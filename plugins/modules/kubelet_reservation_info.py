@@ -119,11 +119,16 @@ reservations:
       description: The pod and its container, in words.
       type: str
       sample: pod training/bert-0 (container worker)
+    source:
+      description: Who says so. A device that is gone is passed over then by M(gpufleet.mig.mig_config).
+      type: str
+      sample: kubelet
 unresolved:
   description:
     - Devices of pods that are not named by a UUID, such as GPUs that are passed on to virtual machines, and claims of
       NVIDIA's DRA driver. Each is a warning.
     - They are in no reservation. As long as there are any, nobody can tell from this which GPUs no pod has.
+    - Given to M(gpufleet.mig.mig_config) as O(gpufleet.mig.mig_config#module:reservations) each counts for all GPUs.
   returned: success
   type: list
   elements: dict
@@ -140,6 +145,10 @@ unresolved:
       description: What the kubelet calls the device.
       type: str
       sample: "0000:41:00.0"
+    source:
+      description: Who says so.
+      type: str
+      sample: kubelet
 allocatable:
   description:
     - The devices of each resource of C(nvidia.com/) that the kubelet could give to pods, as the device plugin calls

@@ -23,6 +23,7 @@ description:
   - A node that is right is only looked at, unless O(restart) is set.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
+  - gpufleet.mig.attributes.actiongroup_kubernetes
   - gpufleet.mig.kubernetes
 attributes:
   check_mode:

@@ -17,11 +17,15 @@ description:
     C(nvidia.com/mig.config) of the node gets this name. So a config that was edited under its label acts, and nodes
     that have the old one keep it.
   - The task waits until the manager says C(success). If it says C(failed) the label goes back to what it was, and so
-    does the node. A manager that got stuck is called again by a second name of the same content.
+    does the node. A manager that got stuck is called again by a second name of the same content. One that is at work,
+    as for a run that was killed, is waited for first.
   - Fails at once where nobody would act on the label, because the node has no C(nvidia.com/mig.capable=true), because
     its manager is switched off or not there, or because the ClusterPolicy names another config map.
+  - A node that was taken over from its manager (M(gpufleet.mig.kubernetes_node) with V(taken_over)) is given back with
+    O(hand_back). It gets a label that names what it has, so that the manager finds nothing to do.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
+  - gpufleet.mig.attributes.actiongroup_kubernetes
   - gpufleet.mig.kubernetes
 attributes:
   check_mode:
@@ -56,6 +60,12 @@ options:
     description:
       - Whether the ClusterPolicy gets the name of the config map where it has another one. That is for all nodes of the
         cluster, and their managers are started again by it. What the other config map has is copied before.
+    type: bool
+    default: false
+  hand_back:
+    description:
+      - Whether the node is given back to its manager, where it was taken over from it. A node that was not stays as it
+        is. O(config) must be what it has.
     type: bool
     default: false
   manager_selector:
@@ -116,6 +126,10 @@ config:
   description: The name of the config, which is the value of the label.
   returned: always
   type: str
+altered:
+  description: Whether the manager was called. False on failure means that nothing happened to the GPUs.
+  returned: always
+  type: bool
 rolled_back:
   description: Whether the node has again what it had before, after the manager failed.
   returned: always

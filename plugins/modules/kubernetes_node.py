@@ -21,6 +21,12 @@ description:
     C(paused-for-mig-change), as NVIDIA's MIG manager does, keeps what they were in the annotation
     C(gpufleet.mig/paused), and waits until O(paused_pods) are gone. A label that is not there or says C(false) stays
     so. V(resumed) gives the values back, also those of labels that a MIG manager has left paused.
+  - A daemonset that no label deploys can keep away from nodes with the label C(gpufleet.mig/paused), which V(paused)
+    makes and V(resumed) removes. Those of the role P(gpufleet.mig.device_plugin#role) do. Pods of a daemonset that
+    heeds no label stay; they are returned as RV(staying), with a warning.
+  - The operator deploys its MIG manager to a node by the label C(nvidia.com/gpu.deploy.mig-manager). V(taken_over)
+    sets it to C(false) where it says C(true), keeps what it was in the annotation C(gpufleet.mig/taken-over), and waits
+    until O(paused_pods) are gone. M(gpufleet.mig.kubernetes_mig_manager) gives the node back.
   - A node is drained by evictions, so that disruption budgets count. While a budget does not permit an eviction it is
     asked for again, until O(timeout). Nothing is deleted past a budget.
   - Pods of daemonsets, static pods and pods that are over stay. If a pod has no controller or keeps data in an
@@ -28,6 +34,7 @@ description:
     O(delete_emptydir_data) permit it.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
+  - gpufleet.mig.attributes.actiongroup_kubernetes
   - gpufleet.mig.kubernetes
 attributes:
   check_mode:
@@ -49,12 +56,23 @@ options:
       cordoned: No new pod comes to it.
       drained: No new pod comes to it, and its pods have left.
       paused: What O(labels) deploy on it is gone.
-      resumed: O(labels) have the values that they had before they were paused.
+      resumed: Labels have the values that they had before they were paused.
       uncordoned: It is as it was before this module cordoned it.
+      taken_over: The operator's MIG manager is not deployed to it.
   run:
     description: A name of the run for others who look at the node.
     type: str
     default: ansible
+  drained_for:
+    description:
+      - The label of the layout for which a rollout drains the node, kept with its cordon. A node that another rollout
+        has drained for another layout, and not given back, is refused then.
+      - Without it the cordon is that of a run which is no rollout, and is left to it by every rollout.
+    type: str
+  take_over_drain:
+    description: Whether a node that was drained for another layout is taken over all the same.
+    type: bool
+    default: false
   pods:
     description: The pods that have to leave.
     type: str
@@ -79,15 +97,22 @@ options:
     elements: str
     default: []
   paused_pods:
-    description: Label selectors of the pods that O(labels) deploy.
+    description: Label selectors of the pods that O(labels) deploy, or for V(taken_over) of those of the MIG manager.
     type: raw
     default: []
+  stays:
+    description:
+      - Seconds in which the label of a node that was taken over must stay as it was set. A tool that follows a
+        repository and has another value for it sets it back within this time.
+    type: float
+    default: 10
   timeout:
     description: Seconds until all pods must have left.
     type: float
     default: 600
 seealso:
   - module: gpufleet.mig.mig_config
+  - module: gpufleet.mig.kubernetes_mig_manager
 author:
   - the gpufleet.mig authors (@gpufleet)
 """
@@ -128,6 +153,11 @@ was_unschedulable:
   description: Whether the node had been cordoned before, null where it was not cordoned by this module.
   returned: for O(state=uncordoned)
   type: bool
+staying:
+  description: Those of O(paused_pods) that no label keeps away from the node, as namespace and name.
+  returned: for O(state=paused), but in check mode
+  type: list
+  elements: str
 pods:
   description: The pods that had to leave, as namespace and name.
   returned: for O(state=drained)

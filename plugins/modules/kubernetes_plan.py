@@ -12,15 +12,22 @@ short_description: Hold the plans of hosts against what Kubernetes makes of MIG
 version_added: 0.1.0
 description:
   - Runs once for a play, on the controller, and changes nothing. It asks the Kubernetes API for all nodes once, and for
-    the pods of the device plugin, however many hosts there are.
+    the pods of the device plugin, however many hosts there are. So it does for the devices of NVIDIA's DRA driver, and
+    where the MIG manager of NVIDIA's operator changes GPUs for its pods and the ClusterPolicy.
   - For every host it foretells the resources and labels that NVIDIA's device plugin and gpu-feature-discovery make of
     the planned layout, with the strategy and version that the plugin of its node has.
   - A layout that the strategy cannot have is refused here, before any node is drained. With V(none) that is any MIG,
     with V(single) devices that are not all alike, and with all of them a GPU with MIG on and no device, and compute
     instances that are smaller than their GPU instance.
+  - A node has one owner. It is refused here where the operator's MIG manager has the GPUs and we were to change them,
+    where the manager was to change them and cannot or is not there, and where NVIDIA's DRA driver makes MIG devices
+    as pods ask for them.
+  - What a change that ended in the middle has left on a node is told, also where its GPUs are as wanted, so that the
+    next run mends it. What may belong to somebody who is still at work is left to them.
   - M(gpufleet.mig.mig_rollout) reads the result where it is registered as C(__mig_scheduler).
 extends_documentation_fragment:
   - gpufleet.mig.attributes
+  - gpufleet.mig.attributes.actiongroup_kubernetes
   - gpufleet.mig.kubernetes
   - gpufleet.mig.attributes.info_module
 options:
@@ -45,6 +52,33 @@ options:
         says that the operator deploys a MIG manager there.
     type: dict
     default: {}
+  takeovers:
+    description: Whether the GPUs are taken over from the operator's MIG manager for a change, by host.
+    type: dict
+    default: {}
+  manager_selector:
+    description: Label selectors of the pods of the MIG manager.
+    type: raw
+    default: [app=nvidia-mig-manager]
+  manager_timeout:
+    description:
+      - Seconds that the MIG manager may take for a node. One that says longer than this that it is at work is stuck.
+        How long it does is what the API notes of who has set the label C(nvidia.com/mig.config.state).
+    type: float
+    default: 900
+  config_map:
+    description: The config map for the MIG manager, as O(gpufleet.mig.kubernetes_mig_manager#module:config_map).
+    type: str
+    default: gpufleet-mig
+  set_policy:
+    description: Whether the ClusterPolicy may get its name, as O(gpufleet.mig.kubernetes_mig_manager#module:set_policy)
+      says.
+    type: bool
+    default: false
+  run:
+    description: The name of the run. What a run of this name has left on a node is its own.
+    type: str
+    default: ansible
   plugin_selector:
     description: Label selectors of the pods of the device plugin. A pod needs to match one of them.
     type: raw
@@ -85,6 +119,9 @@ hosts:
     node:
       description: The name of its node.
       type: str
+    mode:
+      description: Who changes its GPUs, V(engine) or V(operator).
+      type: str
     strategy:
       description: The strategy that counts, empty where it cannot be told.
       type: str
@@ -105,6 +142,16 @@ hosts:
       description: What is not as people may expect.
       type: list
       elements: str
+    heal:
+      description: What a change that ended in the middle has left on the node, and the next run mends.
+      type: list
+      elements: str
+    drained:
+      description: Whether a rollout has cordoned the node and not given it back.
+      type: bool
+    drained_for:
+      description: The label of the layout for which it has, or an empty text.
+      type: str
     missing:
       description: What the node does not offer of what is there now, or offers too much.
       type: list

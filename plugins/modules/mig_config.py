@@ -542,6 +542,13 @@ clients:
       description: Sentences about those of them that do not run again.
       type: list
       elements: str
+cdi:
+  description:
+    - What containers are told of the layout since this task, in a sentence. It comes before clients start.
+    - Only on nodes that the role P(gpufleet.mig.containers#role) has set up for it.
+  returned: when the layout was changed, or a change was taken back
+  type: str
+  sample: "Containers are told of what there is, 7 MIG devices and 0 whole GPUs: nvidia.yaml brought up to date."
 pending_left:
   description: Indices of GPUs whose wanted mode stays stored although the change was taken back, since the driver
     cannot forget it.

@@ -28,6 +28,7 @@ description:
   - The role P(gpufleet.mig.containers#role) uses it.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
+  - gpufleet.mig.attributes.actiongroup_mig
   - gpufleet.mig.state
 attributes:
   check_mode:

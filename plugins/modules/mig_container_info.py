@@ -25,6 +25,7 @@ description:
 extends_documentation_fragment:
   - gpufleet.mig.attributes
   - gpufleet.mig.attributes.info_module
+  - gpufleet.mig.attributes.actiongroup_mig
   - gpufleet.mig.state
 options:
   runtimes:
@@ -98,13 +99,14 @@ containers:
       type: str
       sample: container trainer (docker 3f2a1bc0d4e5, exited)
 reservations:
-  description: What is promised to them, as C(device) and C(holder).
+  description: What is promised to them, as C(device), C(holder) and C(source), which is the runtime.
   type: list
   elements: dict
   returned: success
   sample:
     - device: MIG-41b36cd7-2f8c-5a43-8a6b-0f4bd4f3a8f2
       holder: container trainer (docker 3f2a1bc0d4e5, exited)
+      source: docker
 unasked:
   description: Runtimes that were not asked, with C(runtime) and C(reason).
   type: list

@@ -163,6 +163,11 @@ findings:
       type: list
       elements: str
       sample: [nvidia-mig-manager.service]
+    labels:
+      description: Labels of the node in Kubernetes by which another owner of the GPUs is deployed there.
+      type: list
+      elements: str
+      sample: [nvidia.com/gpu.deploy.mig-manager]
     advice:
       description: Whether it is only worth knowing. It is a warning and never in RV(stop).
       type: bool

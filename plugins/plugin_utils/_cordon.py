@@ -2,14 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which patch cordons a Kubernetes node, or pauses what uses its GPUs, and remembers how it was. Pure.
+"""Which patch cordons a Kubernetes node, pauses what uses its GPUs or takes them over, and remembers how it was. Pure.
 
 This file is private to the collection gpufleet.mig and may change at any time. Nodes and pods are what the API returns
 as JSON.
 
 A node that somebody cordons is marked in one place, ``spec.unschedulable``, which does not say by whom. So the same
 patch leaves an annotation with the run and with what was there before, and only what this annotation names is taken
-back. It outlives a run that was killed. Labels by which NVIDIA's daemonsets choose nodes are paused the same way.
+back. It outlives a run that was killed. Labels by which NVIDIA's daemonsets choose nodes are paused the same way, and
+the one by which the operator deploys its MIG manager is set to false the same way.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from __future__ import annotations
 import json
 import typing as t
 
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._mig_manager import CONFIG, DEPLOYED, STATE
+
 ANNOTATION = "gpufleet.mig/cordon"
 PAUSES = "gpufleet.mig/paused"
+TAKEN_OVER = "gpufleet.mig/taken-over"
 _PREFIX = "nvidia.com/"
 _MIRROR = "kubernetes.io/config.mirror"
 _OVER = ("Succeeded", "Failed")
@@ -28,17 +32,21 @@ Patch = dict[str, t.Any]
 
 
 class Cordon(t.NamedTuple):
-    """What the annotation says: whose cordon it is, and whether the node was cordoned before."""
+    """What the annotation says: whose cordon it is, and whether the node was cordoned before.
+
+    ``drained_for`` is the label of the layout for which a rollout drains the node, None where none does.
+    """
 
     run: str
     was_unschedulable: bool
+    drained_for: t.Optional[str] = None
 
 
 class Pause(t.NamedTuple):
-    """What the other annotation says: whose pause it is, and the value of each label before it."""
+    """What the other annotation says: whose pause it is, and the value of each label before it, None without it."""
 
     run: str
-    labels: t.Mapping[str, str]
+    labels: t.Mapping[str, t.Optional[str]]
 
 
 class Pod(t.NamedTuple):
@@ -66,17 +74,29 @@ class Leaving(t.NamedTuple):
 def read(node: Json) -> t.Optional[Cordon]:
     """The cordon of a run of ours, or None. What cannot be read is taken for one of a node that was in use."""
     said = _noted(node, ANNOTATION)
-    return None if said is None else Cordon(str(said.get("run", "")), said.get("was_unschedulable") is True)
+    if said is None:
+        return None
+    drained_for = said.get("drained_for")
+    return Cordon(
+        str(said.get("run", "")),
+        said.get("was_unschedulable") is True,
+        None if drained_for is None else str(drained_for),
+    )
 
 
-def to_cordon(node: Json, run: str) -> t.Optional[Patch]:
+def to_cordon(node: Json, run: str, drained_for: t.Optional[str] = None) -> t.Optional[Patch]:
     """The patch that cordons a node for a run; None where that is done. It keeps what was before an earlier run."""
     before = read(node)
     was = is_cordoned(node) if before is None else before.was_unschedulable
-    wanted = Cordon(run, was)
+    wanted = Cordon(run, was, drained_for)
     if before == wanted and is_cordoned(node):
         return None
     return {**_patch(node, {ANNOTATION: _note(wanted)}), "spec": {"unschedulable": True}}
+
+
+def is_for_another(cordon: t.Optional[Cordon], drained_for: t.Optional[str]) -> bool:
+    """Whether a rollout has drained the node for another layout than this one, as far as both are known by a label."""
+    return bool(cordon and cordon.drained_for and drained_for is not None and cordon.drained_for != drained_for)
 
 
 def to_uncordon(node: Json) -> t.Optional[Patch]:
@@ -112,30 +132,31 @@ def to_pause(node: Json, names: t.Iterable[str], run: str) -> t.Optional[Patch]:
     """The patch that pauses what these labels deploy on the node; None where that is done.
 
     A label that is not there, or says false, stays so. One that is paused already, as the MIG manager leaves it when it
-    ends in the middle, was true before: it pauses no other.
+    ends in the middle, was true before: it pauses no other. A label of our own is made, for daemonsets that no label
+    deploys: they keep away from a node that has it.
     """
     before = read_pause(node)
     labels = _labels(node)
-    kept = dict(before.labels) if before else {}
+    kept = {PAUSES: None, **(before.labels if before else {})}
     for name in names:
         value = labels.get(name)
         if value not in (None, _NOT_DEPLOYED):
             kept.setdefault(name, _DEPLOYED if value == PAUSED else str(value))
     wanted = Pause(run, kept)
     to_set = {name: PAUSED for name in kept if labels.get(name) != PAUSED}
-    if not kept or (before == wanted and not to_set):
+    if before == wanted and not to_set:
         return None
     return _patch(node, {PAUSES: _note(wanted)}, to_set)
 
 
-def to_resume(node: Json, names: t.Iterable[str]) -> t.Optional[Patch]:
-    """The patch that gives paused labels their values back, also those that another manager left; None where none is.
+def to_resume(node: Json) -> t.Optional[Patch]:
+    """The patch that gives paused labels their values back, also those that a MIG manager left; None where none is.
 
-    A label that somebody else has set meanwhile stays as it is.
+    Nothing else has this value. A label that somebody else has set meanwhile stays as it is.
     """
-    pause, labels = read_pause(node), _labels(node)
-    recorded = pause.labels if pause else {}
-    paused = sorted(name for name in {*recorded, *names} if labels.get(name) == PAUSED)
+    pause = read_pause(node)
+    recorded = {PAUSES: None, **(pause.labels if pause else {})}
+    paused = sorted(name for name, value in _labels(node).items() if value == PAUSED)
     if pause is None and not paused:
         return None
     return _patch(node, {PAUSES: None}, {name: recorded.get(name, _DEPLOYED) for name in paused})
@@ -143,6 +164,40 @@ def to_resume(node: Json, names: t.Iterable[str]) -> t.Optional[Patch]:
 
 def _labels(node: Json) -> t.Mapping[str, str]:
     return node["metadata"].get("labels") or {}
+
+
+# --- takeover -----------------------------------------------------------------------------------------------------
+
+
+def to_take_over(node: Json, run: str) -> t.Optional[Patch]:
+    """The patch that takes the operator's MIG manager off a node; None where it is not deployed there.
+
+    The operator sets this label only where it is missing.
+    """
+    value = _labels(node).get(DEPLOYED)
+    if value != _DEPLOYED:
+        return None
+    return _patch(node, {TAKEN_OVER: json.dumps({"run": run, "before": value})}, {DEPLOYED: _NOT_DEPLOYED})
+
+
+def is_taken_over(node: Json) -> bool:
+    """Whether a run of ours has taken the MIG manager off this node, and nobody has given it back."""
+    return _noted(node, TAKEN_OVER) is not None
+
+
+def to_hand_back(node: Json, config: str) -> t.Optional[Patch]:
+    """The patch that gives a node back to the MIG manager from which it was taken; None where it was not.
+
+    ``config`` is the name of what the node has, which the manager finds as soon as it is there. Where somebody else has
+    set the manager's label since, all labels stay as they are.
+    """
+    said = _noted(node, TAKEN_OVER)
+    if said is None:
+        return None
+    if _labels(node).get(DEPLOYED) != _NOT_DEPLOYED:
+        return _patch(node, {TAKEN_OVER: None})
+    labels = {DEPLOYED: str(said.get("before", _DEPLOYED)), CONFIG: config, STATE: None}
+    return _patch(node, {TAKEN_OVER: None}, labels)
 
 
 # --- annotations --------------------------------------------------------------------------------------------------
@@ -161,11 +216,13 @@ def _noted(node: Json, annotation: str) -> t.Optional[t.Mapping[str, t.Any]]:
 
 
 def _note(what: t.Union[Cordon, Pause]) -> str:
-    return json.dumps(what._asdict(), sort_keys=True)
+    return json.dumps({key: value for key, value in what._asdict().items() if value is not None}, sort_keys=True)
 
 
 def _patch(
-    node: Json, annotations: t.Mapping[str, t.Optional[str]], labels: t.Optional[t.Mapping[str, str]] = None
+    node: Json,
+    annotations: t.Mapping[str, t.Optional[str]],
+    labels: t.Optional[t.Mapping[str, t.Optional[str]]] = None,
 ) -> Patch:
     """A merge patch for just these keys, and for no other node than the one that was read."""
     metadata: Patch = {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": dict(annotations)}

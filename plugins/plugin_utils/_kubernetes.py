@@ -34,23 +34,48 @@ _ATTRIBUTE = re.compile(r"[+-].*$")
 _PARTIAL = re.compile(r"\d+c\.")
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.\d+)?(?:-.*)?")
 _NOT_IN_A_LABEL = re.compile(r"[^A-Za-z0-9-_. ]")
-_MIG_MANAGER = f"{PREFIX}gpu.deploy.mig-manager"
+# At the end of a resource that is shared, where the plugin is told to rename such, and of a product where it is not.
+_SHARED = ".shared"
+_SHARED_PRODUCT = "-SHARED"
+_REPLICAS = re.compile(r"(nvidia\.com/(?:gpu|mig-.*))\.replicas")
 # Both components pass over it.
 _NOT_COUNTED = ("DGX Display", "NVIDIA DGX Display")
 
 
 class Gpu(t.NamedTuple):
-    """A GPU as Kubernetes sees it: ``mig`` is whether MIG is on, ``devices`` its MIG devices by profile."""
+    """A GPU as Kubernetes sees it: ``mig`` is whether MIG is on, ``devices`` its MIG devices by profile.
+
+    One that cannot do MIG has None.
+    """
 
     number: int
     name: str
-    mig: bool
+    mig: t.Optional[bool]
     devices: t.Mapping[str, int]
+
+
+class Sharing(t.NamedTuple):
+    """How the device plugin shares devices, by time-slicing or MPS, as far as its node says.
+
+    ``replicas`` has resources of which it is known, each device once or more often. ``renamed`` is whether a resource
+    that is shared has ``.shared`` at its end. ``says`` is whether the node says anything of this: then of a resource
+    that is not in ``replicas`` it will when it is there.
+    """
+
+    strategy: str = ""
+    replicas: t.Mapping[str, int] = {}
+    renamed: bool = False
+    says: bool = False
+
+    def called(self, resource: str) -> str:
+        """What it is called by those who ask for it."""
+        return f"{resource}{_SHARED}" if self.renamed and self.replicas.get(resource, 1) > 1 else resource
 
 
 class Offer(t.NamedTuple):
     """What a node offers: number of devices by resource, and the labels that follow from the layout.
 
+    Of ``unknown`` resources it will only be seen how often each device is there, and it is once in the number.
     ``refusals`` say why this layout cannot be had with this strategy, ``warnings`` what is not as people may expect; a
     sentence each. With a refusal there are no resources.
     """
@@ -59,6 +84,10 @@ class Offer(t.NamedTuple):
     labels: t.Mapping[str, str] = {}
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    unknown: frozenset[str] = frozenset()
+
+
+_NOT_SHARED = Sharing()
 
 
 def gpus_of(answer: t.Iterable[t.Any]) -> list[Gpu]:
@@ -67,7 +96,7 @@ def gpus_of(answer: t.Iterable[t.Any]) -> list[Gpu]:
         Gpu(
             int(gpu.get("gpu", gpu.get("index", 0))),
             _answers.text(gpu.get("name")),
-            gpu.get("mig_current") is True,
+            gpu.get("mig_current") if isinstance(gpu.get("mig_current"), bool) else None,
             _answers.devices([gpu]),
         )
         for gpu in map(_answers.mapping, answer)
@@ -80,17 +109,43 @@ def version_of(image: str) -> t.Optional[tuple[int, int]]:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def offer(gpus: t.Iterable[Gpu], strategy: str, version: t.Optional[tuple[int, int]] = None) -> Offer:
+def offer(
+    gpus: t.Iterable[Gpu],
+    strategy: str,
+    version: t.Optional[tuple[int, int]] = None,
+    sharing: Sharing = _NOT_SHARED,
+) -> Offer:
     """What the node of these GPUs offers. A version that is not known is taken for a new one."""
     counted_in = [gpu for gpu in gpus if gpu.name not in _NOT_COUNTED]
-    refusals = tuple(_refusals(counted_in, strategy))
+    refusals = (*_refusals(counted_in, strategy), *_why_not_shared(counted_in, strategy, sharing))
     if refusals:
         return Offer(refusals=refusals)
     exact = version is None or version >= EXACT_SINCE
+    single = _resources(counted_in, strategy, exact)
+    unknown = frozenset(single) - frozenset(sharing.replicas) if sharing.says else frozenset()
     return Offer(
-        resources=_resources(counted_in, strategy, exact),
-        labels=_labels(counted_in, strategy),
-        warnings=tuple(_warnings(counted_in, strategy, version)),
+        resources={sharing.called(name): count * sharing.replicas.get(name, 1) for name, count in single.items()},
+        labels=_labels(counted_in, strategy, sharing),
+        warnings=(*_warnings(counted_in, strategy, version), *_about_sharing(sharing, unknown)),
+        unknown=unknown,
+    )
+
+
+def sharing_of(node: t.Mapping[str, t.Any]) -> Sharing:
+    """How devices of a node are shared, by the labels of gpu-feature-discovery and by what the node offers.
+
+    A GPU of which nothing is left beside MIG devices has 0 replicas there, and then nothing is said of whole GPUs.
+    """
+    labels = mine(node["metadata"].get("labels") or {})
+    allocatable = mine((node.get("status") or {}).get("allocatable") or {})
+    said = {found[1]: value for name, value in labels.items() if (found := _REPLICAS.fullmatch(name))}
+    strategies = {value for name, value in labels.items() if name.endswith(".sharing-strategy")} - {"", "none"}
+    renamed = any(name.endswith(_SHARED) for name in allocatable)
+    return Sharing(
+        next(iter(sorted(strategies)), ""),
+        {name: int(value) for name, value in said.items() if value.isdecimal() and int(value) > 0},
+        renamed,
+        bool(said) or renamed,
     )
 
 
@@ -139,6 +194,26 @@ def _why_not_single(gpus: t.Sequence[Gpu], on: t.Sequence[Gpu]) -> t.Iterator[st
     yield f"The strategy single needs MIG devices that are all alike, and {why}: choose the strategy mixed."
 
 
+def _why_not_shared(gpus: t.Sequence[Gpu], strategy: str, sharing: Sharing) -> t.Iterator[str]:
+    """The plugin and gpu-feature-discovery end with an error where MIG meets MPS."""
+    on = [gpu for gpu in gpus if gpu.mig]
+    if sharing.strategy == "mps" and on and strategy != "none":
+        yield (
+            f"The device plugin shares GPUs by MPS, which it does not do with MIG devices, and {_numbers(on)} would"
+            " have such: take sharing.mps out of its configuration, share by time-slicing, or choose a layout without"
+            " MIG."
+        )
+
+
+def _about_sharing(sharing: Sharing, unknown: t.AbstractSet[str]) -> t.Iterator[str]:
+    if sharing.strategy and unknown:
+        yield (
+            f"The device plugin shares devices ({sharing.strategy}), and whether it does so with"
+            f" {', '.join(sorted(unknown))} is in its configuration, which is not read here: each device is foretold"
+            " once, and any multiple of their number is taken for right."
+        )
+
+
 def _warnings(gpus: t.Sequence[Gpu], strategy: str, version: t.Optional[tuple[int, int]]) -> t.Iterator[str]:
     special = sorted({profile for gpu in gpus for profile in gpu.devices if _ATTRIBUTE.search(profile)})
     if strategy != "mixed" or not special:
@@ -175,7 +250,7 @@ def resource_of(profile: str, exact: bool = True) -> str:
     return f"{PREFIX}mig-{_in_a_label(profile if exact else _ATTRIBUTE.sub('', profile))}"
 
 
-def _labels(gpus: t.Sequence[Gpu], strategy: str) -> dict[str, str]:
+def _labels(gpus: t.Sequence[Gpu], strategy: str, sharing: Sharing = _NOT_SHARED) -> dict[str, str]:
     """Labels of gpu-feature-discovery by which its work can be told. It shows one model of several, at random."""
     on = [gpu for gpu in gpus if gpu.mig]
     boards = {gpu.name for gpu in gpus}
@@ -184,16 +259,21 @@ def _labels(gpus: t.Sequence[Gpu], strategy: str) -> dict[str, str]:
     if strategy == "single" and on:
         ((profile, count),) = devices.items()
         product = f"{_product(on[0].name)}-MIG-{_in_a_label(profile)}"
-        return {**labels, **_about_gpus(product, count, 1)}
+        return {**labels, **_about_gpus(product, count, sharing)}
     if len(boards) == 1:
-        labels |= _about_gpus(_product(next(iter(boards))), len(gpus), 0 if len(on) == len(gpus) else 1)
+        none_whole = len(on) == len(gpus)
+        labels |= _about_gpus(_product(next(iter(boards))), len(gpus), None if none_whole else sharing)
     if strategy == "mixed":
         for profile, count in sorted(devices.items()):
             labels[f"{resource_of(profile)}.count"] = str(count)
     return labels
 
 
-def _about_gpus(product: str, count: int, replicas: int) -> dict[str, str]:
+def _about_gpus(product: str, count: int, sharing: t.Optional[Sharing]) -> dict[str, str]:
+    """Without ``sharing`` no GPU is given as a whole, and none is there several times."""
+    replicas = 0 if sharing is None else sharing.replicas.get(WHOLE_GPU, 1)
+    if sharing is not None and replicas > 1 and not sharing.renamed:
+        product += _SHARED_PRODUCT
     values = {"product": product, "count": str(count), "replicas": str(replicas)}
     return {f"{WHOLE_GPU}.{name}": value for name, value in values.items()}
 
@@ -290,25 +370,17 @@ def says(
     before: t.Sequence[Gpu],
     after: t.Sequence[Gpu],
     strategy: str = "",
-    mode: str = "engine",
 ) -> Says:
     """What Kubernetes says of a host that has ``before`` and shall have ``after``.
 
-    ``mode`` is who changes the GPUs, ``engine`` for us and ``operator`` for the MIG manager. ``strategy`` is the one
-    that people set; empty for that of the node's device plugin, or of its label. ``missing`` is what the node does not
-    offer of what it has now.
+    ``strategy`` is the one that people set; empty for that of the node's device plugin, or of its label. ``missing`` is
+    what the node does not offer of what it has now.
     """
     nothing = Offer()
     if node is None:
         sentence = f"Kubernetes has no node {name}: set kubernetes_node to what 'kubectl get nodes' calls this host."
         return Says("", nothing, nothing, (sentence,), (), ())
     labels = node["metadata"].get("labels") or {}
-    if mode == "engine" and labels.get(_MIG_MANAGER) == "true":
-        sentence = (
-            f"The MIG manager of NVIDIA's operator has the GPUs of node {name} ({_MIG_MANAGER}=true), and two must not"
-            f" change them: set this label of the node to false, or kubernetes_mode to operator."
-        )
-        return Says("", nothing, nothing, (sentence,), (), ())
     runs_with = (plugin.strategy if plugin else "") or str(labels.get(f"{PREFIX}mig.strategy", ""))
     chosen = strategy or runs_with
     if chosen not in STRATEGIES:
@@ -320,7 +392,8 @@ def says(
         )
         return Says(chosen, nothing, nothing, (sentence,), (), ())
     version = plugin.version if plugin else None
-    now, then = offer(before, chosen, version), offer(after, chosen, version)
+    sharing = sharing_of(node)
+    now, then = offer(before, chosen, version, sharing), offer(after, chosen, version, sharing)
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     missing = tuple(missing_resources(now, allocatable))
     return Says(chosen, now, then, then.refusals, then.warnings, missing)
@@ -333,7 +406,8 @@ def _strategy_unknown(name: str, strategy: str, plugin: t.Optional[Plugin]) -> s
         f"the device plugin of node {name} ({plugin.pod})" if plugin else f"node {name}, which has no device plugin,"
     )
     return (
-        f"What {where} makes of MIG cannot be told: set kubernetes_strategy to none, single or mixed, and"
+        f"What {where} makes of MIG cannot be told, since its arguments and environment do not say so and a"
+        " configuration file of its is not read here: set kubernetes_strategy to none, single or mixed, and"
         " kubernetes_plugin_selector to the labels of its pods where these are your own."
     )
 
@@ -350,6 +424,11 @@ def missing_resources(wanted: Offer, allocatable: t.Mapping[str, t.Any]) -> list
     """What of the resources is not as wanted, a phrase each. A resource that the kubelet keeps with 0 is none."""
     found = {name: count for name, count in mine(allocatable).items() if count != "0"}
     wanted_counts = {name: str(count) for name, count in wanted.resources.items()}
+    for name in wanted.unknown:
+        for there in (name, f"{name}{_SHARED}"):
+            if _is_multiple(found.get(there, ""), wanted_counts[name]):
+                del found[there], wanted_counts[name]
+                break
     return [
         f"{name} is {found.get(name, '0')} and not {wanted_counts.get(name, '0')}"
         for name in sorted({*found, *wanted_counts})
@@ -365,6 +444,8 @@ def stale_resources(wanted: Offer, allocatable: t.Mapping[str, t.Any]) -> list[s
 def missing_labels(wanted: Offer, labels: t.Mapping[str, t.Any]) -> list[str]:
     """What of the node's labels is not as wanted, a phrase each; also those of profiles that are gone."""
     found = mine(labels)
+    if WHOLE_GPU in wanted.unknown:
+        found = _as_if_not_shared(found)
     gone = [name for name in found if re.fullmatch(r"nvidia\.com/mig-.*\.count", name) and name not in wanted.labels]
     return [
         *(
@@ -374,6 +455,23 @@ def missing_labels(wanted: Offer, labels: t.Mapping[str, t.Any]) -> list[str]:
         ),
         *(f"{name} is {found[name]} and no such device is there" for name in sorted(gone)),
     ]
+
+
+def _is_multiple(found: str, wanted: str) -> bool:
+    """Whether so many devices are there, each as often as the others."""
+    return found.isdecimal() and int(found) > 0 and int(found) % int(wanted) == 0
+
+
+def _as_if_not_shared(labels: t.Mapping[str, str]) -> dict[str, str]:
+    """The labels of whole GPUs, or of all MIG devices under ``single``, as they would be with each device once."""
+    replicas, product = (labels.get(f"{WHOLE_GPU}.{name}", "") for name in ("replicas", "product"))
+    if not replicas.isdecimal() or int(replicas) < 2:
+        return dict(labels)
+    return {
+        **labels,
+        f"{WHOLE_GPU}.replicas": "1",
+        f"{WHOLE_GPU}.product": product.removesuffix(_SHARED_PRODUCT),
+    }
 
 
 def in_words(resources: t.Mapping[str, int]) -> str:

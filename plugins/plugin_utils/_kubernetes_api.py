@@ -11,14 +11,19 @@ kubernetes.core, with its options and its environment variables.
 from __future__ import annotations
 
 import json
+import time
 import typing as t
 
 Json = dict[str, t.Any]
 
 # Seconds to connect, and to wait for an answer.
 _PATIENCE = (5, 30)
-_NOT_FOUND, _CONFLICT, _TOO_MANY = 404, 409, 429
+CONFLICT = 409
+_FORBIDDEN, _NOT_FOUND, _TOO_MANY = 403, 404, 429
 _ATTEMPTS = 10
+_BUSY_SECONDS = 1.0
+# The newest first; a server that is older than all of them has no devices that are made as pods ask for them.
+_DRA_VERSIONS = ("v1", "v1beta2", "v1beta1")
 _POLICY = ("nvidia.com", "v1", "clusterpolicies")
 
 _NEEDS = (
@@ -69,10 +74,13 @@ class Api:
             try:
                 return self._ask(f"patch node {name}", self._core.patch_node, name, body=patch), True
             except ApiProblem as problem:
-                if problem.status != _CONFLICT:
+                if problem.status == _TOO_MANY:  # of a node it is never a disruption budget's, but a busy server's
+                    time.sleep(_BUSY_SECONDS)
+                elif problem.status != CONFLICT:
                     raise
         raise ApiProblem(
-            f"Node {name} was changed by others each time that it was to be patched: run again.", _CONFLICT
+            f"Node {name} was changed by others each time that it was to be patched, or the server is busy: run again.",
+            CONFLICT,
         )
 
     def nodes(self) -> dict[str, Json]:
@@ -132,13 +140,34 @@ class Api:
         """Raises ApiProblem."""
         self._ask(f"patch ClusterPolicy {name}", self._custom.patch_cluster_custom_object, *_POLICY, name, patch)
 
+    def resource_slices(self, driver: str) -> t.Optional[list[Json]]:
+        """The devices that a DRA driver offers; none in a cluster without DRA, None where we may not ask."""
+        for version in _DRA_VERSIONS:
+            try:
+                found = self._ask(
+                    "list the ResourceSlices",
+                    self._custom.list_cluster_custom_object,
+                    "resource.k8s.io",
+                    version,
+                    "resourceslices",
+                    field_selector=f"spec.driver={driver}",
+                )
+            except ApiProblem as problem:
+                if problem.status == _FORBIDDEN:
+                    return None
+                if problem.status != _NOT_FOUND:
+                    raise
+            else:
+                return list(found["items"])
+        return []
+
     def delete_pod(self, namespace: str, name: str, uid: str) -> None:
         """Have this pod end, and none of the same name that came later. One that is gone already is no problem."""
         body = {"preconditions": {"uid": uid}}
         try:
             self._ask(f"delete pod {namespace}/{name}", self._core.delete_namespaced_pod, name, namespace, body=body)
         except ApiProblem as problem:
-            if problem.status not in (_NOT_FOUND, _CONFLICT):
+            if problem.status not in (_NOT_FOUND, CONFLICT):
                 raise
 
     def evict(self, namespace: str, name: str, grace_period: t.Optional[int]) -> str:

@@ -13,6 +13,7 @@ that got stuck on one of them is called again by the other.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import re
@@ -20,12 +21,17 @@ import typing as t
 
 import yaml
 
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes import Gpu
+
 CONFIG = "nvidia.com/mig.config"
 STATE = "nvidia.com/mig.config.state"
 CAPABLE = "nvidia.com/mig.capable"
 DEPLOYED = "nvidia.com/gpu.deploy.mig-manager"
 NOTE = "gpufleet.mig/config"
 FILE = "config.yaml"
+
+# What the manager says while it is at work.
+_BUSY = ("pending", "rebooting")
 
 # The config maps that the operator makes itself, and makes again as they were.
 VENDORS = ("default-mig-parted-config",)
@@ -52,6 +58,28 @@ def name_of(label: str, entries: Entries) -> str:
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-._")
     room = _LONGEST_LABEL - _HASH - 1 - len(_AGAIN)
     return f"{words[:room].rstrip('-._')}-{digest}".lstrip("-")
+
+
+def entries_of(gpus: t.Iterable[Gpu]) -> list[dict[str, t.Any]]:
+    """The entries of mig-parted's config file that say exactly this layout of a node.
+
+    GPUs that cannot do MIG are not named. Where all others are alike, and these are all, the entry is for all GPUs, so
+    that nodes of one kind share a config.
+    """
+    gpus = list(gpus)
+    entries: list[dict[str, t.Any]] = []
+    for gpu in gpus:
+        if gpu.mig is None:
+            continue
+        content = {"mig-enabled": gpu.mig, "mig-devices": dict(sorted(gpu.devices.items())) if gpu.mig else {}}
+        alike = next((entry for entry in entries if {**entry, **content} == entry), None)
+        if alike is None:
+            entries.append({"devices": [gpu.number], **content})
+        else:
+            alike["devices"].append(gpu.number)
+    if len(entries) == 1 and len(entries[0]["devices"]) == len(gpus):
+        entries[0]["devices"] = "all"
+    return entries
 
 
 def names_of(name: str) -> tuple[str, str]:
@@ -100,20 +128,33 @@ def _plain(entries: Entries) -> list[dict[str, t.Any]]:
     return plain
 
 
+# --- who changes the GPUs -----------------------------------------------------------------------------------------
+
+
+def why_not_beside(name: str, node: Json) -> str:
+    """Why we must not change the GPUs of this node ourselves, with what to do; empty where we may."""
+    if not is_deployed(node):
+        return ""
+    return (
+        f"The MIG manager of NVIDIA's operator has the GPUs of node {name} ({DEPLOYED}=true), and two must not change"
+        " them: set mig_takeover to have it taken off this node, or kubernetes_mode to operator."
+    )
+
+
+def is_deployed(node: Json) -> bool:
+    """Whether the operator deploys its MIG manager to this node."""
+    return (node["metadata"].get("labels") or {}).get(DEPLOYED) == "true"
+
+
 # --- may it be used -----------------------------------------------------------------------------------------------
 
 
-def why_not(name: str, node: Json, managers: t.Iterable[Json], policy: t.Optional[Json], config_map: str) -> str:
+def why_not(name: str, node: Json, policy: t.Optional[Json], config_map: str, managers: t.Iterable[Json]) -> str:
     """Why the manager would not do what this node's label says, with what to do; empty where it would."""
-    labels = node["metadata"].get("labels") or {}
-    if config_map in VENDORS:
-        return f"{config_map} is the operator's own, which it makes again as it was: choose another name for yours."
-    if labels.get(CAPABLE) != "true":
-        return (
-            f"Node {name} has not the label {CAPABLE}=true, so that the operator runs no MIG manager there: look at"
-            " gpu-feature-discovery on it."
-        )
-    if labels.get(DEPLOYED) == "false":
+    why = why_not_named(name, node, policy, config_map)
+    if why:
+        return why
+    if (node["metadata"].get("labels") or {}).get(DEPLOYED) == "false":
         return (
             f"Node {name} has the label {DEPLOYED}=false, which switches its MIG manager off: remove it, or set"
             " kubernetes_mode to engine."
@@ -122,7 +163,24 @@ def why_not(name: str, node: Json, managers: t.Iterable[Json], policy: t.Optiona
         return (
             f"No pod of the MIG manager runs on node {name}, and nobody would act on its label: look at its daemonset."
         )
+    return ""
+
+
+def why_not_named(name: str, node: Json, policy: t.Optional[Json], config_map: str) -> str:
+    """Why a manager on this node, if there were one, would not find a config of ours; empty where it would."""
+    if config_map in VENDORS:
+        return f"{config_map} is the operator's own, which it makes again as it was: choose another name for yours."
+    if (node["metadata"].get("labels") or {}).get(CAPABLE) != "true":
+        return (
+            f"Node {name} has not the label {CAPABLE}=true, so that the operator runs no MIG manager there: look at"
+            " gpu-feature-discovery on it."
+        )
     return _why_not_the_policy(policy, config_map)
+
+
+def naming(config_map: str) -> dict[str, t.Any]:
+    """The part of a ClusterPolicy that names the config map."""
+    return {"migManager": {"config": {"name": config_map}}}
 
 
 def _why_not_the_policy(policy: t.Optional[Json], config_map: str) -> str:
@@ -140,6 +198,72 @@ def _why_not_the_policy(policy: t.Optional[Json], config_map: str) -> str:
     return ""
 
 
+# --- is it at work ------------------------------------------------------------------------------------------------
+
+
+def state_of(node: Json) -> str:
+    """What the manager says of the config that the node's label names."""
+    return str((node["metadata"].get("labels") or {}).get(STATE, ""))
+
+
+def value_of(node: Json) -> str:
+    """The name of the config that the node's label names."""
+    return str((node["metadata"].get("labels") or {}).get(CONFIG, ""))
+
+
+def is_at_work(node: Json, now: float, patience: float) -> bool:
+    """Whether the manager is changing the node. It is, while it says so, for as long as a change may take.
+
+    Where nobody knows since when it says so, it is taken for being at work.
+    """
+    return _owes_an_answer(node) and not is_stuck(node, now, patience)
+
+
+def is_stuck(node: Json, now: float, patience: float) -> bool:
+    """Whether the manager has said for longer than a change may take that it is at work.
+
+    It ends without a word where a pod does not go in time, and where it is killed. Then it acts on another value of
+    its label only.
+    """
+    since = since_when(node)
+    return _owes_an_answer(node) and since is not None and now - since > patience
+
+
+def _owes_an_answer(node: Json) -> bool:
+    """It says that it is at work, or has not said anything yet to a call of ours."""
+    is_called = state_of(node) == "" and before_of(node) is not None
+    return is_deployed(node) and (is_called or state_of(node) in _BUSY)
+
+
+def since_when(node: Json) -> t.Optional[float]:
+    """When the manager was called last, or has said something, in seconds since 1970; None where nobody knows.
+
+    The API notes with each object who has set which of its fields, and when that was last.
+    """
+    return _last_change(node, lambda labels: f"f:{STATE}" in labels or f"f:{CONFIG}" in labels)
+
+
+def last_change(item: Json) -> t.Optional[float]:
+    """When anybody has changed an object last, in seconds since 1970; None where nobody knows."""
+    return _last_change(item, lambda _labels: True)
+
+
+def _last_change(item: Json, counts: t.Callable[[t.Mapping[str, t.Any]], bool]) -> t.Optional[float]:
+    times = [
+        _seconds(str(each.get("time", "")))
+        for each in item["metadata"].get("managedFields") or []
+        if counts(((each.get("fieldsV1") or {}).get("f:metadata") or {}).get("f:labels") or {})
+    ]
+    return max((each for each in times if each is not None), default=None)
+
+
+def _seconds(time: str) -> t.Optional[float]:
+    try:
+        return datetime.datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
 # --- the node -----------------------------------------------------------------------------------------------------
 
 
@@ -148,11 +272,11 @@ def to_call(node: Json, value: str, run: str) -> t.Optional[dict[str, t.Any]]:
 
     It remembers the value from before the first of several, so that a failure can go back to it.
     """
-    labels = node["metadata"].get("labels") or {}
-    if labels.get(CONFIG) == value:
+    if value_of(node) == value:
         return None
     before = before_of(node)
-    kept = labels.get(CONFIG) if before is None else before
+    # A change that ended well is over, also where its run was killed before it said so.
+    kept = value_of(node) if before is None or state_of(node) == "success" else before
     note = json.dumps({"run": run, "before": kept}, sort_keys=True)
     return _patch(node, {CONFIG: value, STATE: None}, note)
 

@@ -9,7 +9,8 @@ This file is private to the collection gpufleet.mig and may change at any time.
 What a host plans is the result of mig_config in check mode. It puts the host into one of these states:
 
 ``change``       its GPUs are to be touched
-``remember``     its GPUs are right, and only a record of the node is to be written, or a drain to be taken back
+``remember``     its GPUs are right, and only a record of the node is to be written, a drain to be taken back, or
+                 something to be mended that a change has left
 ``right``        there is nothing to do
 ``refused``      a real run would fail, and says why
 ``unreachable``  it does not answer
@@ -36,6 +37,7 @@ _STATES_IN_WORDS = {
     "unreachable": "unreachable",
     "unplanned": "not asked before",
 }
+_VISITED = ("change", "remember", "unplanned")
 # Why hosts cannot be changed as they are, for the table.
 _BUSY, _RESERVED, _IMPOSSIBLE, _CANNOT_TELL, _OTHERWISE = "busy", "reserved", "impossible", "cannot tell", "refused"
 _SCHEDULER = "scheduler"
@@ -84,7 +86,8 @@ class HostPlan(t.NamedTuple):
 
     ``reason`` is why it is refused, in a word or two, and ``msg`` the whole sentence. ``boards`` are product names.
     So many GPUs are named by no wish (``unlisted``), and so many cannot do MIG (``without_mig``). ``offers`` is what
-    the scheduler has of the host before and after, in words, and ``notes`` are what it warns of.
+    the scheduler has of the host before and after, in words, ``notes`` are what it warns of, and ``heal`` is what is to
+    be mended there though the GPUs are as wanted; a sentence each.
     """
 
     name: str
@@ -101,6 +104,7 @@ class HostPlan(t.NamedTuple):
     without_mig: int = 0
     offers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    heal: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, t.Any]:
         """For the result of a task."""
@@ -282,9 +286,29 @@ def read_plan(name: str, result: t.Optional[t.Mapping[str, t.Any]], settings: Se
     return plan._replace(state="refused", reason="pending") if _would_wait(result) else plan
 
 
+def as_the_scheduler_remembers(
+    result: t.Optional[t.Mapping[str, t.Any]], said: t.Mapping[str, t.Any]
+) -> t.Optional[t.Mapping[str, t.Any]]:
+    """The result of a host with what the scheduler remembers in its place.
+
+    A drain may be in the scheduler's record only, and where it has a manager of its own that changes the GPUs nothing
+    is kept on the host.
+    """
+    if result is None or "verdict" not in result:
+        return result
+    if said.get("drained") and not result.get("drained"):
+        result = {**result, "drained": True, "drained_for": str(said.get("drained_for") or "")}
+    if said.get("mode") == "operator":
+        result = {**result, "converged": result["verdict"] == "match", "binding": ""}
+    return result
+
+
 def with_scheduler(plan: HostPlan, said: t.Mapping[str, t.Any]) -> HostPlan:
     """The plan with what the scheduler of the host has to say. It refuses a change, and nothing that is there."""
+    heal = tuple(map(str, said.get("heal") or ()))
     plan = plan._replace(
+        state="remember" if heal and plan.state == "right" else plan.state,
+        heal=heal,
         offers=tuple(in_words for in_words in (_offer(said.get("before")), _offer(said.get("after")))),
         notes=tuple(map(str, said.get("warnings") or ())),
     )
@@ -332,7 +356,7 @@ def in_order(plans: t.Sequence[HostPlan], canary: t.Collection[str]) -> list[Hos
     """
     seen: set[t.Any] = set()
     ranked = []
-    visited = [plan for plan in plans if plan.state in ("change", "remember", "unplanned")]
+    visited = [plan for plan in plans if plan.state in _VISITED]
     # Canaries are looked at first, so that their kind counts as tried.
     for plan in sorted(visited, key=lambda each: each.name not in canary):
         kind = (plan.boards, plan.before, plan.after)
@@ -471,6 +495,12 @@ def table(plans: t.Sequence[HostPlan], found: t.Sequence[t.Sequence[str]], setti
         lines += ["", f"to change, {hosts_in_words(names)}:"]
         lines += [f"  {line}" for line in pictures(before, after)]
         lines += [f"  for the scheduler {' -> '.join(offers)}"] if offers else []
+    for mended in dict.fromkeys(each for plan in plans if plan.state in _VISITED for each in plan.heal):
+        lines += [
+            "",
+            f"to mend, {hosts_in_words([plan.name for plan in plans if mended in plan.heal])}:",
+            f"  {mended}",
+        ]
     for note in dict.fromkeys(note for plan in plans for note in plan.notes):
         lines += ["", f"note, {hosts_in_words([plan.name for plan in plans if note in plan.notes])}:", f"  {note}"]
     lines += ["", *_course(found, settings)] if found else []

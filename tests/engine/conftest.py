@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 import tempfile
 import typing as t
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, SimulatedNode
+from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import fake_nvidia_ctk
 from nvmlsim import Simulator
 
 
@@ -42,6 +45,34 @@ def install(make_node, tmp_path):
         return installed
 
     return make
+
+
+@pytest.fixture
+def toolkit(tmp_path, monkeypatch):
+    """A toolkit that finds what NVML shows."""
+    program = tmp_path / "programs" / "nvidia-ctk"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n{Path(fake_nvidia_ctk.__file__).read_text()}")
+    program.chmod(0o755)
+    (program.parent / "behaviour.json").write_text("{}")
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    return tmp_path / "cdi" / "nvidia.yaml"
+
+
+@pytest.fixture
+def set_up_for_cdi(toolkit, monkeypatch):
+    """Set a node up as the role containers does."""
+
+    def set_up(installed: Installation, **settings: t.Any) -> None:
+        # A process sees the node by itself, but the programs that it starts do so by their environment.
+        monkeypatch.setenv("LD_LIBRARY_PATH", installed.simulator.env()["LD_LIBRARY_PATH"])
+        folder = Path(installed.places.state)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        management = {"management": "never", "management_spec": str(toolkit.parent / "management.yaml")}
+        record = {"schema": 1, "spec": str(toolkit), "folders": [str(toolkit.parent)], "unit": "never", **management}
+        (folder / "cdi.json").write_text(json.dumps({**record, "root": "/", **settings}))
+
+    return set_up
 
 
 @pytest.fixture

@@ -7,26 +7,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
-
-import pytest
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import cdi, cli
 from ansible_collections.gpufleet.mig.tests.engine.test_cli import command
-from ansible_collections.gpufleet.mig.tests.unit.plugins.module_utils.engine import fake_nvidia_ctk
-
-
-@pytest.fixture
-def toolkit(tmp_path, monkeypatch):
-    """A toolkit that finds what NVML shows."""
-    program = tmp_path / "programs" / "nvidia-ctk"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n{Path(fake_nvidia_ctk.__file__).read_text()}")
-    program.chmod(0o755)
-    (program.parent / "behaviour.json").write_text("{}")
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    return tmp_path / "cdi" / "nvidia.yaml"
 
 
 def test_containers_are_told_of_what_there_is_and_it_is_proven(install, toolkit, monkeypatch):
@@ -42,6 +25,15 @@ def test_containers_are_told_of_what_there_is_and_it_is_proven(install, toolkit,
     assert len([name for name in names if name.startswith("MIG-")]) == 7
     assert command(installed, *options).report["changed"] is False
     assert command(installed, *options, "--verify").status == cli.OK
+
+
+def test_what_the_role_containers_has_set_is_the_default(install, toolkit, set_up_for_cdi):
+    installed = install("all-1g.5gb")
+    set_up_for_cdi(installed)
+    assert command(installed, "cdi", "--json").report["written"] == [str(toolkit)]
+    other = toolkit.parent / "other.json"
+    assert command(installed, "cdi", "--json", "--spec", str(other)).status == cli.REFUSED
+    assert other.exists()
 
 
 def test_its_help_is_what_the_role_asks_for(install):

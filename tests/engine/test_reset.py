@@ -14,7 +14,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine import reset, state, worker
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine import driver, reset, state, transaction, worker
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import DriverError, MigError, Orders
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.transaction import Outcome
 from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, Instances, places
@@ -284,7 +284,9 @@ def monitoring(node: Installation) -> t.Iterator[None]:
     client = subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
+    assert client.stdout is not None
     try:
+        assert client.stdout is not None
         client.stdout.readline()
         yield
     finally:
@@ -306,6 +308,54 @@ def test_beside_a_client_with_nvml_open_ampere_is_divided_or_waits_and_then_goes
     after = node.change(label="all-1g.5gb", orders=ALLOWED)
     assert (after.error, after.reset_required) == (None, ())
     assert len(node.read().gpus[0].instances) == 7
+
+
+@contextlib.contextmanager
+def passing_by(node: Installation) -> t.Iterator[None]:
+    """A client that has NVML open until it sees a mode that it keeps pending, and is gone then."""
+    code = (
+        "import pynvml, sys, time; pynvml.nvmlInit(); print(flush=True); gpu = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
+        "deadline = time.monotonic() + 60\n"
+        "while len(set(pynvml.nvmlDeviceGetMigMode(gpu))) == 1 and time.monotonic() < deadline: time.sleep(0.01)\n"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code], env=node.simulator.env(), stdout=subprocess.PIPE)
+    assert client.stdout is not None
+    try:
+        client.stdout.readline()
+        yield
+    finally:
+        client.kill()
+        client.communicate()
+
+
+@pytest.mark.parametrize("answer", ["IN_USE", "SUCCESS"])
+def test_a_session_that_ends_at_once_leaves_no_mode_pending(install, answer):
+    node = install("1xa100-sxm4-40gb", assume={"mode_beside_sessions": answer})
+    with passing_by(node):
+        outcome = node.change(label="all-1g.5gb")
+    assert (outcome.error, outcome.reset_required) == (None, ())
+    assert len(node.read().gpus[0].instances) == 7
+    asked = [call for call in node.simulator.calls() if call.function == "nvmlDeviceSetMigMode"]
+    assert len(asked) == (2 if answer == "IN_USE" else 1)
+    assert [step.kind for step in outcome.steps_done].count("set_mode") == 1
+
+
+def test_a_session_that_ends_at_once_costs_no_layout_on_the_way_back(install):
+    node = install("1xa100-sxm4-40gb")
+    node.change(label="all-3g.20gb")
+    before, was = node.node.state(), node.read()
+    gone = node.change(label="all-disabled")
+    with passing_by(node):
+        outcome = node.call(transaction.roll_back, driver.Session, was, gone.steps_done)
+    assert (outcome.rolled_back, node.node.state()) == (True, before)
+
+
+def test_who_stays_is_asked_around_no_more_than_a_few_times(install):
+    node = install("1xa100-sxm4-40gb")
+    with monitoring(node):
+        node.simulator.reset_calls()
+        assert node.change(label="all-1g.5gb").reset_required == (0,)
+    assert len(node.simulator.writes()) == 4
 
 
 def test_nobody_of_us_has_nvml_open_while_a_gpu_is_reset(install):

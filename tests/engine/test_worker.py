@@ -28,7 +28,7 @@ from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     undoing,
     worker,
 )
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, MigError, Orders
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.model import Client, MigError, Orders, WishError
 from ansible_collections.gpufleet.mig.tests.engine.helpers import Installation, places
 from nvmlsim.errors import ChildKilled
 
@@ -343,6 +343,39 @@ def test_a_reservation_of_a_whole_gpu_keeps_its_instances_and_its_mode(install):
             node.change(label=label, gpus=[gpu], orders=Orders(reservations=promised))
 
     assert node.simulator.writes() == []
+
+
+GONE = {"device": "MIG-b80c8fef-a677-5340-85fb-2c162d75df03", "holder": "pod training/bert-0 (container worker)"}
+
+
+def test_what_a_person_reserves_has_to_be_there(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    node.simulator.reset_calls()
+    with pytest.raises(WishError, match="MIG-b80c8fef.* is reserved for pod training/bert-0"):
+        node.change(label="all-1g.5gb", orders=Orders(reservations=(GONE,)))
+    assert node.simulator.writes() == []
+
+
+def test_a_device_that_the_kubelet_still_lists_and_that_is_gone_is_passed_over_with_a_word(install):
+    node = install()
+    node.change(label="all-3g.20gb")
+    outcome = node.change(label="all-1g.5gb", orders=Orders(reservations=({**GONE, "source": "kubelet"},)))
+    assert outcome.error is None
+    (warning,) = outcome.warnings
+    assert "no such device any more: MIG-b80c8fef-a677-5340-85fb-2c162d75df03 of pod training/bert-0" in warning
+
+
+def test_a_device_of_a_pod_that_may_be_on_any_gpu_keeps_all_of_them(install):
+    node = install("2xa100-sxm4-40gb")
+    node.change(label="all-3g.20gb")
+    node.simulator.reset_calls()
+    passed_on = {"device": "0000:41:00.0", "holder": "pod vms/windows (container compute)", "source": "kubelet"}
+    for gpu in (0, 1):
+        with pytest.raises(MigError, match="pod vms/windows .*kubelet; on which GPU 0000:41:00.0 is, is not known"):
+            node.change(label="all-1g.5gb", gpus=[gpu], orders=Orders(reservations=(passed_on,)))
+    assert node.simulator.writes() == []
+    assert node.change(label="all-1g.5gb", orders=Orders(reservations=(passed_on,), evict="reserved")).error is None
 
 
 def test_what_is_promised_to_somebody_since_is_not_taken_back(install):

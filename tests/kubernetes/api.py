@@ -81,6 +81,11 @@ class Request:
         return self.user_agent.startswith(STAND_IN)
 
     @property
+    def manager(self) -> str:
+        """Whose change it is, as the server calls a client that does not say so itself."""
+        return self.user_agent.partition("/")[0] or "unknown"
+
+    @property
     def dry_run(self) -> bool:
         return "dryRun" in self.query
 
@@ -444,11 +449,12 @@ class Handler(BaseHTTPRequestHandler):
         if where.name or (where.resource.namespaced and not where.namespace):
             message = "the server does not allow this method on the requested resource"
             raise RefusedError(405, "MethodNotAllowed", message, {})
-        return 201, store.create(where, body, request.dry_run)
+        return 201, store.create(where, body, request.dry_run, request.manager)
 
     def do_update(self, request: Request, where: Where) -> tuple[int, t.Any]:
         body = self.object_in(request)
-        return 200, self.server.api.store.change(where, lambda _old: body, replace=True, dry_run=request.dry_run)
+        store = self.server.api.store
+        return 200, store.change(where, lambda _old: body, True, request.dry_run, request.manager)
 
     def do_patch(self, request: Request, where: Where) -> tuple[int, t.Any]:
         patch = request.body
@@ -467,7 +473,7 @@ class Handler(BaseHTTPRequestHandler):
         if not isinstance(patch, list if "json-patch" in request.content_type else dict):
             raise bad_request("the patch is not of the form that its Content-Type says")
         store = self.server.api.store
-        return 200, store.change(where, makers[request.content_type], dry_run=request.dry_run)
+        return 200, store.change(where, makers[request.content_type], dry_run=request.dry_run, manager=request.manager)
 
     def do_delete(self, request: Request, where: Where) -> tuple[int, t.Any]:
         options = dict(request.body or {})

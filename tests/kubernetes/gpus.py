@@ -4,9 +4,12 @@
 
 """What NVIDIA's device plugin and gpu-feature-discovery make of a node's GPUs, as recorded.
 
-``recorded.json`` was written down from the two, unmodified (v0.20.0, driver 580.95.05), on simulated boards: layout of
-the node -> strategy -> exit status of the plugin (null: it runs), its resources, the labels that depend on MIG. It is
-a judge of our own rules, so nothing may be added to it by reckoning.
+``recorded.json`` was written down from the two, unmodified (v0.20.0, driver 580.95.05), on simulated boards. It is a
+judge of our own rules, here and in the unit tests of _kubernetes.py, so nothing may be added to it by reckoning. Each
+case is a layout: ``gpus`` are groups of equal GPUs, how many, the model, whether MIG is on, MIG devices by profile;
+``seen`` has by strategy the exit status of the plugin (null: it runs), its resources, and labels that depend on MIG.
+Those with a ``key``, a layout as it is called here, have all of these labels; those with ``sharing`` were made with
+that in the configuration of both.
 """
 
 from __future__ import annotations
@@ -51,7 +54,32 @@ def _one(gpu: Gpu) -> str:
 
 @functools.cache
 def _table() -> dict[str, dict[str, dict[str, t.Any]]]:
-    return t.cast("dict[str, dict[str, dict[str, t.Any]]]", json.loads(RECORDED.read_text()))
+    return {case["key"]: case["seen"] for case in reversed(_cases()) if "key" in case and "sharing" not in case}
+
+
+@functools.cache
+def _cases() -> list[dict[str, t.Any]]:
+    return t.cast("list[dict[str, t.Any]]", json.loads(RECORDED.read_text(encoding="utf-8")))
+
+
+def shared(**replicas: int) -> t.Callable[[t.Sequence[Gpu], str], Outcome]:
+    """What is recorded with time-slicing: ``shared(gpu=3)``, with ``mig_1g_5gb=2`` as MIG devices are called here."""
+    resources = {f"nvidia.com/{_resource(name)}": count for name, count in replicas.items()}
+
+    def outcome(gpus: t.Sequence[Gpu], strategy: str) -> Outcome:
+        for case in _cases():
+            slicing = case.get("sharing", {}).get("timeSlicing") or {"resources": [], "renameByDefault": True}
+            configured = {each["name"]: each["replicas"] for each in slicing["resources"]}
+            if configured == resources and not slicing["renameByDefault"] and case["key"] == key_of(gpus):
+                return Outcome(**case["seen"][strategy])
+        raise LookupError(f"{RECORDED.name} has no {key_of(gpus)!r} with {resources}")
+
+    return outcome
+
+
+def _resource(name: str) -> str:
+    kind, _underscore, profile = name.partition("_")
+    return f"{kind}-{profile.replace('_', '.')}" if profile else kind
 
 
 def recorded(gpus: t.Sequence[Gpu], strategy: str) -> Outcome:

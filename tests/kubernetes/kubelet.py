@@ -42,6 +42,7 @@ from pathlib import Path
 
 from ansible_collections.gpufleet.mig.tests.kubernetes.client import ApiError, Client, Data, path_of
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import Gpu, Outcome, recorded
+from ansible_collections.gpufleet.mig.tests.kubernetes.store import matches_selector
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
@@ -419,6 +420,10 @@ def path_to(node: str) -> str:
 
 def selects(spec: Data, node: Data) -> bool:
     labels = node["metadata"].get("labels") or {}
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
+    if terms is not None and not any(matches_selector(term, labels) for term in terms):
+        return False
     return all(labels.get(key) == value for key, value in (spec.get("nodeSelector") or {}).items())
 
 

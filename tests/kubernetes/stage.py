@@ -30,6 +30,7 @@ from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import (
     path_to,
 )
 
+PAUSES = "gpufleet.mig/paused"
 IMAGE = "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"
 
 
@@ -104,8 +105,14 @@ class Stage:
         selects: dict[str, str] | None = None,
         strategy: str = "",
         volumes: list[Data] | None = None,
+        keeps_away_from: str = "",
     ) -> Data:
-        """A daemonset of any name. Its container's name says which of NVIDIA's programs it is, see ``part_of``."""
+        """A daemonset of any name. Its container's name says which of NVIDIA's programs it is, see ``part_of``.
+
+        It has no pod on nodes with the label ``keeps_away_from``.
+        """
+        terms = [{"matchExpressions": [{"key": keeps_away_from, "operator": "DoesNotExist"}]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         labels = labels or {"app": name}
         env = [{"name": "MIG_STRATEGY", "value": strategy}] if strategy else []
         self.namespace(namespace)
@@ -119,6 +126,7 @@ class Stage:
                     "metadata": {"labels": labels},
                     "spec": {
                         "nodeSelector": selects or {},
+                        **({"affinity": {"nodeAffinity": required}} if keeps_away_from else {}),
                         "volumes": volumes or [],
                         "containers": [{"name": container or name, "image": IMAGE, "env": env}],
                     },
@@ -128,9 +136,12 @@ class Stage:
         return self.client.create(path_of(body, collection=True), body)
 
     def plain(self, strategy: str = "mixed", plugin: str = "nvidia-device-plugin", gfd: str = "gpu-discovery") -> None:
-        """Device plugin and gpu-feature-discovery as daemonsets of their own, without the operator."""
-        self.daemonset(plugin, "nvidia-device-plugin-ctr", strategy=strategy)
-        self.daemonset(gfd, "gpu-feature-discovery-ctr", strategy=strategy)
+        """Device plugin and gpu-feature-discovery as daemonsets of their own, without the operator.
+
+        They heed the label by which a node is paused, as those of the role device_plugin do.
+        """
+        self.daemonset(plugin, "nvidia-device-plugin-ctr", strategy=strategy, keeps_away_from=PAUSES)
+        self.daemonset(gfd, "gpu-feature-discovery-ctr", strategy=strategy, keeps_away_from=PAUSES)
 
     def operator(self, strategy: str = "mixed") -> None:
         """What gpu-operator has made of a ClusterPolicy by the time that its nodes are up."""
@@ -156,23 +167,32 @@ class Stage:
         self.client.create(POLICIES, policy)
         self.config_map(DEFAULT_CONFIGS, OPERATOR, **{"config.yaml": yaml.safe_dump(VENDOR_CONFIGS)})
 
-    def operator_node(self, name: str, layout: list[Gpu] | None = None, **labels: str) -> Machine:
-        """A node with the operator's labels, and a mig-manager that reads the ClusterPolicy's ConfigMap."""
+    def operator_node(
+        self,
+        name: str,
+        layout: Layout = None,
+        apply: t.Callable[[list[Gpu]], object] | None = None,
+        **labels: str,
+    ) -> Machine:
+        """A node with the operator's labels, and a mig-manager that reads the ClusterPolicy's ConfigMap.
+
+        Where the layout is what a function finds, ``apply`` is what makes another of it.
+        """
         deploy = {f"{DEPLOY}{part}": "true" for part in (*OPERANDS, "mig-manager")}
         all_labels = {"nvidia.com/gpu.present": "true", "nvidia.com/mig.capable": "true", **deploy, **labels}
         machine = self.node(name, layout, **all_labels)
 
-        def is_applied(config: str) -> bool:
-            return self.wanted(config, name) == self.gpus[name]
+        def keep(wanted: list[Gpu]) -> None:
+            self.gpus[name] = wanted
 
-        def apply(config: str) -> None:
-            self.gpus[name] = self.wanted(config, name)
-
-        machine.manager = Manager(is_applied, apply)
+        machine.manager = Manager(
+            lambda config: self.wanted(config, machine.layout()) == machine.layout(),
+            lambda config: (apply or keep)(self.wanted(config, machine.layout())),
+        )
         return self.cluster.add(machine)
 
-    def wanted(self, config: str, node: str) -> list[Gpu]:
-        """A node's GPUs as a config of the ClusterPolicy's ConfigMap wants them."""
+    def wanted(self, config: str, gpus: t.Sequence[Gpu]) -> list[Gpu]:
+        """These GPUs as a config of the ClusterPolicy's ConfigMap wants them."""
         policy = self.client.select(POLICIES)[0]
         name = policy["spec"]["migManager"]["config"].get("name") or DEFAULT_CONFIGS
         config_map = self.client.find(f"/api/v1/namespaces/{OPERATOR}/configmaps/{name}") or {
@@ -181,7 +201,7 @@ class Stage:
         configs = (yaml.safe_load(config_map["data"]["config.yaml"]) or {}).get("mig-configs") or {}
         if config not in configs:
             raise UnknownConfigError(config)
-        after = list(self.gpus[node])
+        after = list(gpus)
         for entry in configs[config]:
             profiles = [profile for profile, count in (entry.get("mig-devices") or {}).items() for _one in range(count)]
             for index, gpu in enumerate(after):

@@ -73,6 +73,7 @@ VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update
 FIELDS = {
     "pods": ("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "status.phase"),
     "nodes": ("spec.unschedulable",),
+    "resourceslices": ("spec.nodeName", "spec.driver"),
     "events": ("involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "reason", "type"),
 }
 
@@ -513,7 +514,7 @@ class Store:
             found = [obj for key, obj in sorted(self.objects.items()) if key[0] == kind and wanted(obj)]
             return copy.deepcopy(found), self.version
 
-    def create(self, where: Where, obj: Data, dry_run: bool = False) -> Data:
+    def create(self, where: Where, obj: Data, dry_run: bool = False, manager: str = "") -> Data:
         resource = where.resource
         obj = copy.deepcopy(obj)
         metadata = obj["metadata"] = dict(obj.get("metadata") or {})
@@ -550,10 +551,16 @@ class Store:
             metadata.pop("resourceVersion", None)
             if resource.custom or resource.kind in ("DaemonSet", "Deployment", "PodDisruptionBudget", "Pod"):
                 metadata["generation"] = 1
+            note_manager({"metadata": {}}, obj, manager)
             return self._put(where._replace(name=name), None, obj, dry_run)
 
     def change(
-        self, where: Where, make: t.Callable[[Data], Data], replace: bool = False, dry_run: bool = False
+        self,
+        where: Where,
+        make: t.Callable[[Data], Data],
+        replace: bool = False,
+        dry_run: bool = False,
+        manager: str = "",
     ) -> Data:
         """Replaces an object by what ``make`` makes of it: a patch, or (``replace``) what the client sent."""
         resource = where.resource
@@ -586,6 +593,7 @@ class Store:
                 metadata["generation"] += 1
             if new == old:
                 return old  # nothing to say to those who watch
+            note_manager(old, new, manager)
             return self._put(where, old, new, dry_run)
 
     def delete(self, where: Where, options: Data | None = None, dry_run: bool = False) -> Data:
@@ -677,6 +685,24 @@ class Store:
         self.events.append(Event(self.version, where.resource, old, None if new is None else shown))
         self.changed.notify_all()
         return copy.deepcopy(shown)
+
+
+def note_manager(old: Data, new: Data, manager: str) -> None:
+    """Notes who has changed an object, and when; of the fields only labels, which each have one manager."""
+    if not manager:
+        return
+    labels, before = (each["metadata"].get("labels") or {} for each in (new, old))
+    taken = {f"f:{name}" for name in {*labels, *before} if labels.get(name) != before.get(name)}
+    kept: dict[str, tuple[str, Data]] = {}
+    for entry in new["metadata"].get("managedFields") or []:
+        owned = entry["fieldsV1"]["f:metadata"]["f:labels"]
+        kept[entry["manager"]] = (entry["time"], {field: {} for field in owned if field not in taken})
+    mine = {**kept.get(manager, ("", {}))[1], **{f"f:{name}": {} for name in labels if f"f:{name}" in taken}}
+    kept[manager] = (now(), mine)
+    new["metadata"]["managedFields"] = [
+        {"manager": name, "operation": "Update", "time": time, "fieldsV1": {"f:metadata": {"f:labels": owned}}}
+        for name, (time, owned) in kept.items()
+    ]
 
 
 def keep(new: Data, old: Data, field: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import stat
 import subprocess
@@ -19,9 +18,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ansible_collections.gpufleet.mig.tests.kubernetes.running import environment
+
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = ROOT / "roles" / "device_plugin"
-VENV = ROOT / ".venv"
 
 models: t.Any = importlib.import_module("kubernetes.client")  # which brings no types
 
@@ -68,6 +68,7 @@ KNOWN_TO_THE_CHART = {
 }
 
 HOSTILE = 'v1"\n  privileged: true\n# {{ 7 * 7 }} ${x} \u2028'
+IN_RACK = {"key": "rack", "operator": "In", "values": ["a"]}
 CASES: dict[str, dict[str, t.Any]] = {
     **{strategy: {"device_plugin_strategy": strategy} for strategy in ("none", "single", "mixed")},
     "volume-mounts": {"device_plugin_strategy": "none", "device_plugin_device_list_strategy": "envvar, volume-mounts"},
@@ -90,6 +91,18 @@ CASES: dict[str, dict[str, t.Any]] = {
         "device_plugin_image_pull_secrets": "registry, other",
         "device_plugin_resources": {"limits": {"memory": "256Mi"}},
         "device_plugin_gfd_resources": {"requests": {"cpu": "10m"}},
+    },
+    "affinity": {
+        "device_plugin_affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]
+            },
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [IN_RACK]}]
+                }
+            },
+        }
     },
     "names": {
         "device_plugin_namespace": "kube-system",
@@ -121,22 +134,6 @@ CASES: dict[str, dict[str, t.Any]] = {
         "device_plugin_node_selector": {"a": HOSTILE},
     },
 }
-
-
-def environment(home: Path) -> dict[str, str]:
-    """Of a controller: the collections of the tests, and nobody's settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "K8S_", "KUBE"))}
-    return {
-        **kept,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(home),
-        "TMPDIR": str(home),
-        "ANSIBLE_HOME": str(home / ".ansible"),
-        "ANSIBLE_COLLECTIONS_PATH": os.environ.get("ANSIBLE_COLLECTIONS_PATH", str(VENV / "collections")),
-        "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
-        "ANSIBLE_NOCOLOR": "1",
-        "LC_ALL": "C.UTF-8",
-    }
 
 
 @pytest.fixture(scope="module")
@@ -358,20 +355,39 @@ def test_pods_run_where_and_as_it_was_said(rendered):
         assert spec["tolerations"] == [{"operator": "Exists"}]
         assert spec["runtimeClassName"] == "nvidia"
         assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "other"}]
-        assert {"affinity", "priorityClassName"}.isdisjoint(spec)
+        assert "priorityClassName" not in spec
     assert container(made[PLUGIN])["resources"] == {"limits": {"memory": "256Mi"}}
     assert container(made[GFD])["resources"] == {"requests": {"cpu": "10m"}}
     by_default = pod(rendered["mixed"][PLUGIN])
     assert by_default["priorityClassName"] == "system-node-critical"
-    assert (
-        len(
-            by_default["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
-                "nodeSelectorTerms"
-            ]
-        )
-        == 3
-    )
     assert {"runtimeClassName", "nodeSelector", "imagePullSecrets"}.isdisjoint(by_default)
+
+
+UNLESS_PAUSED = {"key": "gpufleet.mig/paused", "operator": "DoesNotExist"}
+
+
+def terms(affinity: dict[str, t.Any]) -> list[list[dict[str, t.Any]]]:
+    required = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+
+
+def test_pods_leave_a_node_that_is_paused_whatever_their_affinity_is(rendered):
+    """Terms are alternatives: one without it would keep them there."""
+    by_default = terms(pod(rendered["mixed"][PLUGIN])["affinity"])
+    assert [[each["key"] for each in term] for term in by_default] == [
+        ["feature.node.kubernetes.io/pci-10de.present", "gpufleet.mig/paused"],
+        ["feature.node.kubernetes.io/cpu-model.vendor_id", "gpufleet.mig/paused"],
+        ["nvidia.com/gpu.present", "gpufleet.mig/paused"],
+    ]
+    assert all(term[-1] == UNLESS_PAUSED for term in by_default)
+    for case, expected in (("pods", [[UNLESS_PAUSED]]), ("affinity", [[IN_RACK, UNLESS_PAUSED]])):
+        for affinity in (
+            pod(rendered[case][PLUGIN])["affinity"],
+            pod(rendered[case][GFD])["affinity"],
+            rendered[case]["helm-values.yml.j2"]["affinity"],
+        ):
+            assert terms(affinity) == expected
+    assert "podAntiAffinity" in pod(rendered["affinity"][PLUGIN])["affinity"], "the rest stays"
 
 
 def test_names_and_images_are_those_that_were_said(rendered):
@@ -432,7 +448,11 @@ def test_what_is_needed_comes_first_and_goes_last(rendered):
 def test_every_variable_is_described_with_its_default():
     spec = yaml.safe_load((ROLE / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
     defaults = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
-    assert {name: option["default"] for name, option in spec.items() if "default" in option} == defaults
+    said = {name: option["default"] for name, option in spec.items() if "default" in option}
+    # A mapping that other variables make is none to antsibull-docs; the description says what it is.
+    reckoned = {name for name, value in defaults.items() if "{{" in str(value)} - set(said)
+    assert reckoned == {"device_plugin_affinity", "device_plugin_auth"}
+    assert said == {name: value for name, value in defaults.items() if name not in reckoned}
     page = (ROOT / "docs" / "device-plugin.md").read_text()
     assert [name for name in spec if f"`{name}`" not in page] == []
 

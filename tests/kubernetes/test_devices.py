@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import collections
 import math
+import threading
 import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import gpus
+from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import gpus, shared
 
 MODELS = {"a100-sxm4-40gb": "NVIDIA A100-SXM4-40GB"}
 SELECTORS = {"plugin_selector": ["app=nvidia-device-plugin"], "discovery_selector": "app=gpu-discovery"}
@@ -76,6 +77,20 @@ def test_check_do_and_do_again_after_a_layout_change(api, stage, devices):
     assert not devices(check=True)["changed"]
 
 
+def test_a_node_that_shares_its_devices_offers_what_it_has_and_so_it_does_when_they_are_others(stage, devices):
+    machine = stage.node("node-1")
+    machine.outcome = shared(mig_1g_5gb=2, gpu=3)
+    stage.plain("mixed")
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 3})
+    assert devices(check=True)["resources"] == {"nvidia.com/gpu": 3}
+    assert not devices(check=True)["changed"]
+    stage.gpus["node-1"] = gpus(1, mig="7x1g.5gb")
+    first, second = devices(times=2)
+    assert not first.get("failed"), first
+    assert (first["changed"], second["changed"]) == (True, False)
+    assert second["msg"] == "Node node-1 offers 14 nvidia.com/mig-1g.5gb."
+
+
 def test_devices_that_were_replaced_by_others_of_the_same_profile_are_offered_by_a_restart(stage, devices):
     stage.node("node-1", gpus(1, mig="7x1g.5gb"))
     stage.plain("mixed")
@@ -125,7 +140,17 @@ def test_a_layout_that_the_strategy_cannot_have_is_told_before_any_restart(api, 
 
 def test_a_node_without_a_device_plugin_is_told_which_labels_were_looked_for(stage, devices):
     stage.node("node-1")
-    failed = devices(strategy="mixed")
+    failed = devices(strategy="mixed", timeout=2)
     assert failed["failed"]
     assert "no device plugin runs there that could offer it" in failed["msg"]
     assert "app=nvidia-device-plugin" in failed["msg"]
+
+
+def test_a_plugin_whose_daemonset_has_not_made_it_yet_is_waited_for(stage, devices):
+    """As after a pause: the label is there again, and the pod not yet."""
+    stage.node("node-1", gpus(1, mig="7x1g.5gb"))
+    maker = threading.Timer(4, lambda: stage.plain("mixed"))
+    maker.start()
+    assert devices(strategy="mixed")["resources"] == SEVEN
+    maker.join()
+    assert stage.settles("node-1", **SEVEN)

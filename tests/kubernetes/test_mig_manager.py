@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 import typing as t
 
 import pytest
 import yaml
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _mig_manager
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import gpus
 
 SEVEN = [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}]
@@ -107,6 +109,43 @@ def test_a_manager_that_got_stuck_is_called_again_by_another_name_of_the_same_co
     assert stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")
 
 
+def test_a_manager_that_is_at_work_is_waited_for(stage, node, manager):
+    """As on what a run asked for that was killed: what it says is said of that one."""
+    assert manager(set_policy=True)["changed"]
+    apply = node.manager.apply
+
+    def slowly(config):
+        time.sleep(3)
+        apply(config)
+
+    node.manager.apply = slowly
+    stage.client.patch("/api/v1/nodes/node-1", {"metadata": {"labels": {_mig_manager.CONFIG: "all-3g.20gb"}}})
+    assert stage.cluster.wait_for(lambda: state_of(stage) == "pending")
+    assert manager()["changed"]
+    assert node.manager.runs[-2:] == ["all-3g.20gb", NAME]
+    assert stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")
+
+
+def test_a_config_map_that_others_write_at_the_same_time_is_written_again(api, stage, node, manager):
+    api.fail(MAPS, verb="create", code=409)
+    api.fail(f"{MAPS}/ours", verb="patch", code=409, times=2)
+    assert manager(set_policy=True)["changed"]
+    assert configs(stage)[NAME] == SEVEN
+
+
+def test_an_api_that_is_away_for_a_moment_does_not_end_the_wait(api, stage, node, manager):
+    apply = node.manager.apply
+
+    def with_trouble(config):
+        api.fail("/api/v1/nodes/node-1", verb="get", code=500, times=2)
+        time.sleep(3)
+        apply(config)
+
+    node.manager.apply = with_trouble
+    assert manager(set_policy=True)["changed"]
+    assert stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")
+
+
 def test_a_failure_goes_back_to_the_label_from_before(stage, node, manager):
     def fails(_config):
         raise RuntimeError("no room")
@@ -117,6 +156,17 @@ def test_a_failure_goes_back_to_the_label_from_before(stage, node, manager):
     assert failed["rolled_back"]
     assert f"says failed of {NAME}. The node has all-disabled again, as before" in failed["msg"]
     assert value_of(stage) == "all-disabled"
+
+
+def test_a_manager_that_gave_up_waiting_for_a_pod_goes_back_and_the_pod_is_named(stage, node, manager):
+    node.ends = {"nvidia-dcgm-exporter-*": math.inf}
+    node.manager.pod_timeout = 0.3
+    failed = manager(set_policy=True, timeout=4)
+    assert failed["failed"]
+    assert "these pods were to end and have not: gpu-operator/nvidia-dcgm-exporter-" in failed["msg"]
+    assert failed["rolled_back"]
+    assert value_of(stage) == "all-disabled"
+    assert _cordon.PAUSED not in stage.labels("node-1").values()
 
 
 def test_a_node_without_a_manager_is_refused_at_once(api, stage, manager):

@@ -140,6 +140,12 @@ def test_somebody_who_was_quicker_is_not_overwritten(api, stage, node):
     assert found(stage) == (True, {"run": "ansible", "was_unschedulable": False})
 
 
+def test_a_server_that_is_busy_is_asked_again(api, stage, node):
+    stage.node("node-1")
+    api.fail(NODE, verb="patch", code=429, times=2)
+    assert node("cordoned")["changed"]
+
+
 def test_a_node_that_others_change_all_the_time_is_given_up_with_a_word(api, stage, node):
     stage.node("node-1")
     api.fail(NODE, verb="patch", code=409, times=1000)
@@ -229,6 +235,30 @@ def test_check_pause_pause_again_and_resume(api, stage, node):
     assert (resumed["changed"], again["changed"]) == (True, False)
     assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
     assert stage.labels("node-1") == before
+
+
+def test_pods_that_no_label_deploys_keep_away_from_a_paused_node_and_come_back(stage, node):
+    stage.node("node-1")
+    stage.plain("mixed")
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
+    plain = {"labels": PAUSE["labels"], "paused_pods": ["app=nvidia-device-plugin", "app=gpu-discovery"]}
+    paused, again = node("paused", "paused", **plain)
+    assert (paused["changed"], paused["staying"], again["changed"]) == (True, [], False)
+    assert stage.pods("node-1") == []
+    assert node("resumed")["changed"]
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
+    assert "gpufleet.mig/paused" not in stage.client.get(NODE)["metadata"]["labels"]
+
+
+def test_a_pod_that_heeds_no_label_stays_and_is_told(stage, node):
+    stage.node("node-1")
+    stage.daemonset("theirs", "nvidia-device-plugin-ctr", strategy="mixed")
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1})
+    paused = node("paused", labels=PAUSE["labels"], paused_pods=["app=theirs"])
+    assert not paused.get("failed")
+    (stays,) = paused["staying"]
+    assert stays.startswith("kube-system/theirs-")
+    assert "have their daemonset keep away from nodes with the label gpufleet.mig/paused" in paused["warnings"][0]
 
 
 def test_a_pod_that_a_pause_does_not_end_is_named(stage, node):

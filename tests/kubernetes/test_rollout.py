@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.gpufleet.mig.tests.fleet.fleet import Fleet
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import Gpu
+from ansible_collections.gpufleet.mig.tests.kubernetes.hosts import BOARD, fleet_of, gpus_of
 
-BOARD = "a100-sxm4-40gb"
 WHOLE = {"nvidia.com/gpu": 1}
 SEVEN = {"nvidia.com/mig-1g.5gb": 7}
 SELECTORS = {
@@ -22,25 +21,12 @@ DEPLOY = "nvidia.com/gpu.deploy."
 
 
 @pytest.fixture
-def fleet(stage, kubeconfig, tmp_path):
+def fleet(stage, tmp_path):
     """Hosts node-1 and node-2 with an A100 each, as nodes of the cluster."""
-    (tmp_path / "fleet").mkdir()
-    made = Fleet(tmp_path / "fleet", dict.fromkeys(("node-1", "node-2"), f"1x{BOARD}"))
-    made.variables.update(
-        mig_scheduler="kubernetes", kubernetes_auth={"kubeconfig": str(kubeconfig)}, kubernetes_ready_timeout=30
-    )
+    made = fleet_of(stage, tmp_path / "fleet", ("node-1", "node-2"))
     for name, simulator in made.simulators.items():
         stage.node(name, lambda simulator=simulator: gpus_of(simulator))
     return made
-
-
-def gpus_of(simulator):
-    """What NVIDIA's pods see of a simulated node when they start."""
-    found = []
-    for gpu in simulator.describe()["gpus"]:
-        devices = tuple(ci["name"].removeprefix("MIG ") for gi in gpu["instances"] for ci in gi["compute"])
-        found.append(Gpu(BOARD, tuple(sorted(devices)) if gpu["mode_current"] else None))
-    return found
 
 
 def run(fleet, *arguments, **variables):
@@ -78,6 +64,16 @@ def test_check_do_and_do_again(api, stage, fleet):
     assert again.rc == 0, again.out
     assert again.changed == set()
     assert (api.writes, fleet.writes()) == ([], {})
+
+
+def test_hosts_of_two_clusters_are_not_planned_by_what_one_of_them_says(api, stage, fleet, tmp_path):
+    fleet.group("other_cluster", "node-2", kubernetes_auth={"kubeconfig": str(tmp_path / "other")})
+    api.forget()
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 2
+    assert "Hosts of this run have different values of kubernetes_auth" in ran.out
+    assert "Run once for each cluster, with mig_hosts" in " ".join(ran.out.split())
+    assert (api.requests, fleet.writes()) == ([], {})
 
 
 def test_a_layout_that_the_strategy_cannot_have_is_refused_before_any_drain(api, stage, fleet):

@@ -66,6 +66,7 @@ ASSUMPTIONS = {
     "placements_need_root": ("yes", "no"),
     "own_destroys_stay_listed": ("yes", "no"),
     "ampere_ci_windows": ("any", "listed"),
+    "mode_beside_sessions": ("IN_USE", "SUCCESS"),
     "taken_ci_span": ("IN_USE", "INSUFFICIENT_RESOURCES"),
     "a30_counts": ("wrong", "right"),
     "wide_ci_span": ("2", "1"),

@@ -91,6 +91,8 @@ def boot(
     if wish and _gpus_on_the_bus(root) == []:
         return Booted("wish.json", done=("This machine has no NVIDIA GPU: there is nothing to do.",))
     node = _wait_for_gpus(opener, orders, remembered, wait, root)
+    # The unit that NVIDIA's refreshes the specification with is ordered after us, and would wait for us.
+    orders = orders._replace(tells_containers=False)
     return _Boot(places, opener, orders, remembered, wish, node).run(fallback, root)
 
 

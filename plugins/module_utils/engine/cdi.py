@@ -23,7 +23,7 @@ import re
 import tempfile
 import typing as t
 
-from . import capabilities, cdi_yaml, clients, commands, driver, holders
+from . import capabilities, cdi_yaml, clients, commands, driver, holders, state
 from .model import Gpu, MigError, Node
 from .profiles import counted, printable
 from .words import compute_in_words
@@ -38,6 +38,8 @@ UNIT_SETTINGS = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 
 _PROGRAM = "nvidia-ctk"
 _SECONDS = 120.0
+# All that refresh() may take: four programs of so many seconds, the device files, and what is asked of systemd.
+MOST_SECONDS = 5 * _SECONDS
 _MOST_NAMED = 4
 _LONGEST_QUOTE = 600
 # Who may configure and who may monitor all instances, as the driver's table calls them.
@@ -69,6 +71,12 @@ class Settings(t.NamedTuple):
     unit: str = "auto"
     management: str = "auto"
     root: str = "/"
+
+
+def settings_of(places: state.Places) -> t.Optional[Settings]:
+    """How this node was set up by the role containers; None where it was not. Raises StateError."""
+    record = state.read_cdi(places)
+    return None if record is None else Settings(**record)
 
 
 class Outcome(t.NamedTuple):
@@ -247,6 +255,15 @@ def prove(node: Node, settings: Settings) -> None:
                 f"{found.path} names {_some(dead)}, which this node does not have. Another program made this file:"
                 " remove it, or have that program make it again."
             )
+
+
+def is_proven(node: Node, settings: Settings) -> bool:
+    """Whether containers are told of what there is, as prove() says."""
+    try:
+        prove(node, located(settings))
+    except MigError:
+        return False
+    return True
 
 
 def _require(wrong: t.Sequence[str], what: str) -> None:
@@ -524,7 +541,7 @@ def _read(path: str, root: str, kind: str = KIND) -> t.Optional[Spec]:
     except cdi_yaml.Unreadable as error:
         raise CdiError(
             f"{path} cannot be understood: {error}. Remove it, so that it is made anew, or have it made as JSON (role"
-            " containers, containers_cdi_unit=never)."
+            " containers, containers_unit=never)."
         ) from None
     return _checked(spec, path) if isinstance(spec, dict) and spec.get("kind") == kind else None
 

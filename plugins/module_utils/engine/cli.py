@@ -159,12 +159,17 @@ def _add_cdi(parser: argparse.ArgumentParser) -> None:
     """Where the specifications are and who writes them, as in the module mig_cdi."""
     when = ("auto", "always", "never")
     folders = ",".join(cdi.FOLDERS)
+    parser.description = "Where the role containers has set this node up, what it has set is the default."
     parser.add_argument("--verify", action="store_true", help="only prove that they are told of what there is")
-    parser.add_argument("--spec", default=cdi.SPEC, metavar="FILE", help=f"the CDI specification ({cdi.SPEC})")
-    parser.add_argument("--spec-dirs", default=folders, metavar="LIST", help=f"where engines look for such ({folders})")
-    parser.add_argument("--unit", choices=when, default="auto", help=f"whether {cdi.UNIT} writes it (auto)")
-    parser.add_argument("--management", choices=when, default="auto", help="whether device plugins have one too (auto)")
-    parser.add_argument("--management-spec", default=cdi.MANAGEMENT_SPEC, metavar="FILE", help="the one of these")
+    parser.add_argument("--spec", metavar="FILE", help=f"the CDI specification ({cdi.SPEC})")
+    parser.add_argument("--spec-dirs", type=_some_paths, metavar="LIST", help=f"where engines look ({folders})")
+    parser.add_argument("--unit", choices=when, help=f"whether {cdi.UNIT} writes it (auto)")
+    parser.add_argument("--management", choices=when, help="whether device plugins have one too (auto)")
+    parser.add_argument("--management-spec", metavar="FILE", help="the one of these")
+
+
+def _some_paths(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def _seconds(text: str) -> float:
@@ -537,8 +542,10 @@ def _opener(places: state.Places) -> reading.Opener:
 
 def _cdi(places: state.Places, options: argparse.Namespace) -> Answer:
     """What containers are told of the GPUs, brought in line or only proven."""
-    folders = tuple(filter(None, options.spec_dirs.split(",")))
-    settings = cdi.Settings(options.spec, options.management_spec, folders, options.unit, options.management)
+    given = {key: getattr(options, key) for key in ("spec", "management_spec", "unit", "management")}
+    given["folders"] = options.spec_dirs
+    settings = cdi.settings_of(places) or cdi.Settings()
+    settings = settings._replace(**{key: value for key, value in given.items() if value is not None})
     node = _read(places, options)
     if not options.verify:
         outcome = cdi.refresh(node, settings)

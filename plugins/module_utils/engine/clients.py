@@ -160,6 +160,11 @@ def belongs(owner: Owner, clients: t.Collection[str]) -> bool:
 # --- what a caller may name ----------------------------------------------------------------------------------------
 
 
+def is_container(client: str) -> bool:
+    """Whether a client is a container, and not a unit."""
+    return _CONTAINER.fullmatch(client) is not None
+
+
 def parse(value: t.Any) -> tuple[Client, ...]:
     """Clients as the option of that name has them, in stop order.
 

@@ -37,6 +37,7 @@ NAMES = ("owner", "boot", "memory", "driver", "persistence", "drm", "vgpu", "mps
 KINDS = ("instances", "mode", "reset")
 
 _MIG_MANAGER_UNIT = "nvidia-mig-manager.service"
+_MIG_MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"
 _FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
 _UP = ("active", "activating", "reloading")
 
@@ -51,13 +52,15 @@ class Finding(t.NamedTuple):
     """What a guard found. ``advice`` is worth knowing and stops nothing.
 
     ``units`` are the system's units without which it would be gone; for another owner those that can be switched off
-    for good, which is never the unit that some program happens to run in.
+    for good, which is never the unit that some program happens to run in. ``labels`` are those of the node in
+    Kubernetes by which another owner is deployed there.
     """
 
     name: str
     sentence: str
     units: tuple[str, ...] = ()
     advice: bool = False
+    labels: tuple[str, ...] = ()
 
 
 class Report(t.NamedTuple):
@@ -73,8 +76,10 @@ class Report(t.NamedTuple):
 NOTHING = Report()
 
 
-def _found(name: str, sentence: str, units: t.Iterable[str] = (), advice: bool = False) -> Report:
-    return Report((Finding(name, sentence, tuple(units), advice),))
+def _found(
+    name: str, sentence: str, units: t.Iterable[str] = (), advice: bool = False, labels: t.Iterable[str] = ()
+) -> Report:
+    return Report((Finding(name, sentence, tuple(units), advice, tuple(labels)),))
 
 
 def _cannot_tell(sentence: str) -> Report:
@@ -362,7 +367,8 @@ def _kubernetes_mig_manager(process: _Running) -> Report:
     return _found(
         "owner",
         f"{process.words} is NVIDIA's MIG manager for Kubernetes, which partitions the GPUs by the node's label"
-        " nvidia.com/mig.config: set the node's label nvidia.com/gpu.deploy.mig-manager to false, or leave them to it.",
+        f" nvidia.com/mig.config: set the node's label {_MIG_MANAGER_LABEL} to false, or leave them to it.",
+        labels=(_MIG_MANAGER_LABEL,),
     )
 
 

@@ -51,6 +51,8 @@ _WITH_DEVICES = frozenset(
 _COOPERATIVE_UNITS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 _COOPERATIVE_NAMES = ("nvidia-persiste", "nv-fabricmanage")
 
+_GIVEN = "given"  # by whoever wrote the task
+_UUID = re.compile(r"(?:GPU|MIG)-", re.IGNORECASE)
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _MOST_NAMED = 8
 _LONGEST_PATH = 256
@@ -395,8 +397,9 @@ def attach(
 
     A process that has the capability file of an instance open is in the processes of that CI; one that has the file of
     the GI only is in all CIs of it. Who has the GPU itself open, or something that is gone, is in the processes of the
-    GPU. Processes that NVML listed are told whom they belong to. Raises WishError when something is reserved that is
-    not there, unless ``tolerant``: the change that goes on may have taken it already.
+    GPU. Processes that NVML listed are told whom they belong to. Raises WishError when a person reserves what is not
+    there, unless ``tolerant``: the change that goes on may have taken it already. A kubelet goes on listing devices of
+    pods that have lost them, and these are ``gone``.
     """
     everything = tuple(opened)
     known = {each.pid: _Who(each.name, each.uid, each.owner, each.cooperative) for each in everything}
@@ -412,16 +415,19 @@ def attach(
         of_this = [each for each in everything if gpu.minor in (None, each.minor)]
         gpus.append(_with_processes(gpu, of_this, who))
     node = node._replace(gpus=tuple(gpus))
+    gone = []
     for source in reservations:
         for device, reservation in source(node):
             reserved = _with_reservation(node, device, reservation)
-            if reserved is None and not tolerant:
+            if reserved is None and reservation.source != _GIVEN:
+                gone.append(f"{printable(device)} of {reservation.holder}")
+            elif reserved is None and not tolerant:
                 raise WishError(
                     f"{printable(device)} is reserved for {reservation.holder}, but this node has no such device; look"
                     " at what mig_info shows, and correct the reservation"
                 )
             node = reserved or node
-    return node
+    return node._replace(gone=tuple(dict.fromkeys(gone)))
 
 
 def _with_processes(gpu: Gpu, opened: t.Sequence[OpenDevice], who: t.Callable[[int], _Who]) -> Gpu:
@@ -576,22 +582,43 @@ def _user_names(root: str) -> dict[int, str]:
 def reservations_of(entries: t.Iterable[t.Mapping[str, t.Any]]) -> tuple[Source, ...]:
     """Sources for what the caller knows to be reserved: ``{"device": "MIG-…", "holder": "Slurm job 123"}`` each.
 
-    Raises WishError when an entry is not of this form.
+    Where nobody has typed that, ``source`` says who does: ``kubelet``. Raises WishError when an entry is not of this
+    form.
     """
     promised = []
     for number, entry in enumerate(entries):
-        texts = [entry.get(key) for key in ("device", "holder")] if isinstance(entry, t.Mapping) else []
-        if len(texts) != 2 or not all(isinstance(text, str) and text.strip() for text in texts):
+        texts = (
+            [entry.get(key, default) for key, default in (("device", None), ("holder", None), ("source", _GIVEN))]
+            if isinstance(entry, t.Mapping)
+            else [None]
+        )
+        if not all(isinstance(text, str) and text.strip() for text in texts):
             raise WishError(
                 f"reservations[{number}] must say a device (MIG-… or GPU-…) and its holder, both as text; correct it"
             )
-        device, holder = (printable(str(text).strip()) for text in texts)
-        promised.append((device, Reservation(holder, "given")))
+        device, holder, source = (printable(str(text).strip()) for text in texts)
+        promised.append((device, Reservation(holder, source)))
     return (lambda _node: promised,) if promised else ()
+
+
+def gone_in_words(node: Node) -> str:
+    """A sentence about promises of devices that are not there any more; nothing where there are none."""
+    if not node.gone:
+        return ""
+    return (
+        f"Reserved and passed over, since this node has no such device any more: {_some(node.gone)}. A pod or container"
+        " that still runs has lost its device, and has to be deleted."
+    )
 
 
 def _with_reservation(node: Node, device: str, reservation: Reservation) -> t.Optional[Node]:
     """The node with one promise more; None when it has no such device."""
+    if reservation.source != _GIVEN and not _UUID.match(device):
+        # Nobody knows which GPU this is, such as one that the kubelet has by another name. So it may be each of them.
+        everywhere = reservation._replace(source=f"{reservation.source}; on which GPU {device} is, is not known")
+        return node._replace(
+            gpus=tuple(gpu._replace(reservations=(*gpu.reservations, everywhere)) for gpu in node.gpus)
+        )
     for position, gpu in enumerate(node.gpus):
         reserved = _reserve(gpu, device.lower(), reservation)
         if reserved is not None:

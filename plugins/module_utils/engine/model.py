@@ -186,7 +186,8 @@ class Gpu(t.NamedTuple):
 class Node(t.NamedTuple):
     """All GPUs of one host as read in one NVML session, in NVML's index order.
 
-    ``unseen`` says in phrases why there may be more holders than those that are known.
+    ``unseen`` says in phrases why there may be more holders than those that are known. ``gone`` are promises of devices
+    that are not there any more, in phrases; only a source that people do not type may make such.
     """
 
     gpus: tuple[Gpu, ...]
@@ -194,6 +195,7 @@ class Node(t.NamedTuple):
     nvml_version: str = ""
     cuda_version: str = ""
     unseen: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 # --- what is wanted -----------------------------------------------------------------------------------------------
@@ -328,10 +330,13 @@ class Orders(t.NamedTuple):
     ``evict``               none, reserved (may take instances that are only reserved), clients (may also stop the
                             clients named here)
     ``clients``             in the order in which they are stopped
-    ``reservations``        as the caller knows them: dicts with ``device`` and ``holder``
+    ``reservations``        as the caller knows them: dicts with ``device`` and ``holder``, and with ``source`` where it
+                            is no person who says so
     ``allow_reset``         whether GPUs whose mode stays pending may be reset
     ``allow_reboot``        whether a mode may be stored that only a reboot makes current; nothing here reboots
     ``manage_drm``          whether the module nvidia_drm may be unloaded for a reset, and loaded again
+    ``tells_containers``    whether containers are told of what there is before clients start, on a node that is set up
+                            for it; not at boot, where a unit does so that comes after the layout
     ``recover``             what becomes of an unfinished change: forward (finished) or back (taken back)
     ``operation_timeout``   of one call to the driver, or of reading one GPU
     ``lease``               how long this node is kept for ``run_id`` when it waits for a reset or reboot
@@ -344,6 +349,7 @@ class Orders(t.NamedTuple):
     allow_reset: bool = False
     allow_reboot: bool = False
     manage_drm: bool = False
+    tells_containers: bool = True
     recover: str = "forward"
     lock_timeout: float = 300.0
     operation_timeout: float = 60.0

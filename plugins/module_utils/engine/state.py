@@ -11,6 +11,7 @@ This file is private to the collection gpufleet.mig and may change at any time.
 ``STATE/previous.json``         the one before
 ``STATE/wish.json``             what an image wants of GPUs that it has not met; until there is a wanted.json
 ``STATE/journal.json``          a change that has begun and not ended
+``STATE/cdi.json``              how the role containers has set up what containers are told of the GPUs
 ``STATE/reboot.json``           what the node waits for a reset or reboot for, and the lease of the run that does
 ``STATE/recovery-TXID.json``    the layout that a failed change could not restore
 ``RUN/lock``                    who is at work, as text; that somebody is says the kernel's lock on it
@@ -57,6 +58,7 @@ _FOLDERS_OF_FOLDERS = ("/", "//", "/home", "/usr", "/usr/local", "/var")
 # What a state folder may have, up to the first dot or hyphen: also where a damaged file was put away beside its place.
 _OWN_NAMES = (
     "binding",
+    "cdi",
     "drained",
     "engine",
     "journal",
@@ -480,6 +482,19 @@ def read_drain(places: Places) -> t.Optional[str]:
     The label is empty where nobody wrote it down. Raises StateError.
     """
     return _read_as(lambda data: str(data.get("label") or ""), os.path.join(places.state, "drained.json"))
+
+
+def read_cdi(places: Places) -> t.Optional[Record]:
+    """How the role containers has set up what containers are told of the GPUs; None where it has not.
+
+    Raises StateError.
+    """
+    return _read_as(_cdi, os.path.join(places.state, "cdi.json"))
+
+
+def _cdi(data: Record) -> Record:
+    texts = {key: _text(data, key) for key in ("spec", "management_spec", "unit", "management", "root")}
+    return {**texts, "folders": _texts(data, "folders")}
 
 
 def read_lease(places: Places) -> t.Optional[Lease]:

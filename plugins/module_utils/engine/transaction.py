@@ -59,6 +59,11 @@ OpenSession = t.Callable[[], t.ContextManager[driver.Session]]
 _SETTLE_SECONDS = 10.0
 _SETTLE_POLL_SECONDS = 0.25
 
+# How often a mode that somebody's short session of NVML kept pending is asked for again, and how long each time it is
+# waited until nobody is known who has the GPU open.
+_ASK_AGAIN = 3
+_ASK_AGAIN_SECONDS = 0.5
+
 # Modes, then the instances that the driver could only tell about afterwards, and once more for GPUs that had to wait.
 _ROUNDS = 4
 
@@ -102,7 +107,7 @@ class Outcome(t.NamedTuple):
     that ``unfinished`` names, ``resumed`` the record of an earlier run that did this change and could not tell anybody,
     ``remembered`` whether the record of what the next boot restores was changed, ``recovery`` the file with a layout
     that could not be restored, ``stopped`` the clients that were stopped and ``not_started`` sentences about those that
-    do not run again.
+    do not run again. ``cdi`` is what containers are told of the layout, in a sentence, on nodes that are set up for it.
     """
 
     after: Node
@@ -127,6 +132,7 @@ class Outcome(t.NamedTuple):
     recovery: str = ""
     stopped: tuple[str, ...] = ()
     not_started: tuple[str, ...] = ()
+    cdi: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -274,12 +280,24 @@ def _in_context(session: driver.Session, step: Step, error: DriverError) -> Driv
 
 
 def _why_in_use(session: driver.Session, step: Step) -> str:
-    gpu = session.read_gpu(step.gpu)
-    node = Node(gpus=(gpu._replace(index=0),))
+    node, unseen = _with_holders_now(session, step.gpu)
+    return holders.why_in_use(node, 0, step.gi_id, unseen)
+
+
+def _is_held(session: driver.Session, index: int) -> bool:
+    """Whether somebody else is known to have this GPU open who does not hand it over."""
+    gpu = _with_holders_now(session, index)[0].gpus[0]
+    inside = (process for gi in gpu.instances for ci in gi.compute for process in ci.processes)
+    return any(not process.cooperative for process in (*gpu.processes, *inside))
+
+
+def _with_holders_now(session: driver.Session, index: int) -> tuple[Node, tuple[str, ...]]:
+    """A node of this one GPU, as its GPU 0, with its holders, and why there may be others."""
+    node = Node(gpus=(session.read_gpu(index)._replace(index=0),))
     found = holders.survey()
-    # This process has NVML open itself, which keeps no instance from being destroyed.
+    # This process has NVML open itself, which keeps nothing from being changed.
     opened = tuple(each for each in found.opened if each.pid != os.getpid())
-    return holders.why_in_use(holders.attach(node, opened), 0, step.gi_id, found.unseen)
+    return holders.attach(node, opened), found.unseen
 
 
 # --- the change ----------------------------------------------------------------------------------------------------
@@ -400,6 +418,7 @@ def _switch_mode(session: driver.Session, run: _Run, gpu: Gpu, gpu_plan: GpuPlan
     """Ask for one mode and read it back; the call's own success says nothing about it."""
     step = _known(mode_step(gpu_plan))
     activation = run.perform(session, step)
+    activation = _asked_again(session, gpu, bool(step.enabled), activation)
     current, pending = _settled_mode(session, step, activation)
     if current == pending == step.enabled:
         return
@@ -420,6 +439,21 @@ def _switch_mode(session: driver.Session, run: _Run, gpu: Gpu, gpu_plan: GpuPlan
         current=on(current),
         wanted=on(step.enabled),
     )
+
+
+def _asked_again(session: driver.Session, gpu: Gpu, enabled: bool, activation: str) -> str:
+    """Ask once more for a mode that is stored but not current, once nobody is known who has the GPU open.
+
+    The driver resets an Ampere GPU for its mode, and whoever has NVML open just then, if only for a moment, keeps it
+    from that. Returns what the driver said last.
+    """
+    for _attempt in range(_ASK_AGAIN):
+        if activation != "IN_USE" or not needs_reset(gpu) or session.read_mode(gpu.index) != (not enabled, enabled):
+            break
+        time.sleep(_ASK_AGAIN_SECONDS)
+        if not _is_held(session, gpu.index):
+            activation = session.set_mig_mode(gpu.index, enabled)
+    return activation
 
 
 def _settled_mode(session: driver.Session, step: Step, activation: str) -> tuple[bool, bool]:
@@ -551,7 +585,7 @@ def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failure
         if not now.mode_current:
             return
     if mode_to_restore and was.mode_current and not (now.mode_current and now.mode_pending):
-        attempt(session.set_mig_mode, index, True)
+        attempt(_set_mode, session, was, True)
         now = session.read_gpu(index)
         if not now.mode_current:
             failures.append(
@@ -569,7 +603,7 @@ def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failure
         if created:
             attempt(session.destroy_gpu_instance, index, instance.id)
     if mode_to_restore and not was.mode_current and (now.mode_current or now.mode_pending):
-        attempt(session.set_mig_mode, index, False)
+        attempt(_set_mode, session, was, False)
         return
     present = {(gi.profile.id, gi.placement): gi for gi in now.instances}
     for key, instance in former.items():
@@ -582,6 +616,10 @@ def _restore(session: driver.Session, steps: t.Sequence[Step], was: Gpu, failure
             if compute_key(compute) not in left:
                 kind = (compute.slices, compute.placement, compute.variant, compute.profile_id)
                 attempt(session.create_compute_instance, index, gi_id, *kind)
+
+
+def _set_mode(session: driver.Session, gpu: Gpu, enabled: bool) -> None:
+    _asked_again(session, gpu, enabled, session.set_mig_mode(gpu.index, enabled))
 
 
 def changes_of(was: Gpu, now: Gpu) -> list[str]:

@@ -16,8 +16,8 @@ Under the lock of the node the worker
 2. resolves the wish, plans, and refuses what must not be started: nothing was touched until here;
 3. writes the journal, which is enough for whoever comes next to finish the change or to take it back, and, where a mode
    may be stored for a reboot, the record that keeps anybody from rebooting twice for it;
-4. stops clients, carries out the plan (transaction.py), sees to it that what was made can be used (capabilities.py),
-   starts the clients again;
+4. stops clients, carries out the plan (transaction.py), sees to it that what was made can be used (capabilities.py)
+   and that containers are told of it (cdi.py), starts the clients again;
 5. writes down the layout that was proven, keeps the result for its caller, and removes the journal.
 
 There is no record of single steps: what NVML shows is the progress. So the number of writes to the disk does not grow
@@ -34,6 +34,7 @@ import typing as t
 from . import (
     bounded,
     capabilities,
+    cdi,
     clients,
     compare,
     driver,
@@ -67,6 +68,7 @@ from .words import layout_in_words, step_in_words
 
 # The dead-man timer only matters when both the worker and its caller are gone, and then waits for the lock.
 _DEAD_MAN_SECONDS = 300.0
+_WHY_HELD = "containers are not told of the layout, and it could get a device that is gone"
 
 
 # --- the change ----------------------------------------------------------------------------------------------------
@@ -235,6 +237,9 @@ class _Worker:
         self._recorded = False
         self._warnings: list[str] = []
         self._not_running: dict[str, str] = {}
+        self._cdi: t.Optional[cdi.Settings] = None
+        self._told = ""
+        self._holds_containers = False
 
     def run(self) -> Outcome:
         """Everything, under the lock."""
@@ -246,7 +251,9 @@ class _Worker:
             respect_lease(self._places, self._job)
             self._awaited = state.read_lease(self._places)
             unfinished = self._unfinished = state.read_journal(self._places)
-            persisted = state.read_wanted(self._places)  # a damaged one is refused now, not when the change is made
+            # Damaged ones are refused now, not when the change is made.
+            persisted = state.read_wanted(self._places)
+            self._cdi = cdi.settings_of(self._places) if orders.tells_containers else None
             node = read(self._opener, self._watch, orders, with_holders=True, tolerant=unfinished is not None)
             try:
                 proven = is_proven(persisted, unfinished)
@@ -256,6 +263,7 @@ class _Worker:
                 # The layout stays as it was found, but what an interrupted change stopped must not stay stopped.
                 self._restart_what_was_stopped_before()
                 raise self._with_clients(error) from error
+            self._warn(holders.gone_in_words(node))
             if unfinished is not None:
                 self._warnings += lost_gpus(node, unfinished)
             if foreseen.recovered == "back" and unfinished is not None:
@@ -357,12 +365,13 @@ class _Worker:
             self._as_it_was_found()
             raise self._with_clients(error) from error
         waits = bool(outcome.reset_required or outcome.reboot_required)
-        unusable = None if waits else self._unusable(outcome.after, self._journal.gpus)
+        unusable = self._unusable(outcome.after, () if waits else self._journal.gpus)
         self._start(restart)
-        if outcome.error is None and self._not_started:
-            why = f"The layout was changed, but {' '.join(clients.did_not_run(self._not_running))}"
+        failing = {unit: why for unit, why in self._not_running.items() if not self._is_held(unit)}
+        if outcome.error is None and failing:
+            why = f"The layout was changed, but {' '.join(clients.did_not_run(failing))}"
             outcome = self._taken_back(outcome, foreseen, restart, MigError(why))
-        if unusable is not None and outcome.error is None:
+        if unusable is not None and outcome.error is None and not waits:
             return self._left_unusable(outcome._replace(stopped=stopping, error=unusable), foreseen, unfinished)
         self._warn(str(unusable or ""))
         if outcome.error is None and not waits:
@@ -420,16 +429,42 @@ class _Worker:
             self._warn(reset.load_drm(self._watch))
 
     def _unusable(self, node: Node, gpus: t.Iterable[int]) -> t.Optional[MigError]:
-        """Why what is there on these GPUs cannot be used by everybody, after seeing to it that it can."""
+        """Why what is there on these GPUs cannot be used by everybody, after seeing to it that it can.
+
+        The chain is instances, device files, CDI specification, proof, clients: each link needs the one before it.
+        """
+        self._told = ""
+        self._holds_containers = self._cdi is not None
         try:
             capabilities.ensure(node, gpus, self._watch)
+            if self._cdi is not None:
+                self._tell_containers(node, self._cdi)
+            self._holds_containers = False
         except Exception as error:  # pylint: disable=broad-except  # whatever it was, the layout must be told
             return error if isinstance(error, MigError) else MigError(f"{type(error).__name__}: {error}")
         return None
 
+    def _tell_containers(self, node: Node, settings: cdi.Settings) -> None:
+        """Have the CDI specification name what there is now. Raises MigError."""
+        self._watch.begin("tell containers of the layout", cdi.MOST_SECONDS)
+        try:
+            self._told = cdi.refresh(node, settings).msg
+        except MigError as error:
+            # What was written before may be right for this layout, as on the way back.
+            self._holds_containers = not cdi.is_proven(node, settings)
+            why = f"The layout is there, but containers are not told of it: {error}"
+            raise MigError(why, **error.details) from None
+        finally:
+            self._watch.idle()
+
+    def _is_held(self, unit: str) -> bool:
+        """Whether this client is a container that would get devices which are gone, or by now are somebody else's."""
+        return self._holds_containers and clients.is_container(unit)
+
     def _left_unusable(self, outcome: Outcome, foreseen: Foreseen, unfinished: t.Optional[state.Journal]) -> Outcome:
         """The layout is right, and taking it back would help nobody; but the next run has something to go on with."""
-        journal = t.cast(state.Journal, self._journal)._replace(clients=(), drm=False)
+        held = tuple(filter(self._is_held, self._not_running))
+        journal = t.cast(state.Journal, self._journal)._replace(clients=held, drm=False)
         self._put_away(lambda: state.write_journal(self._places, journal))
         return self._finished(outcome, foreseen, unfinished)
 
@@ -629,7 +664,10 @@ class _Worker:
     def _start(self, units: t.Sequence[str]) -> None:
         """Start what ran before; what does not start is told, and is no reason to stop here."""
         if units:
-            self._not_running = clients.start_all(units, self._manager, self._orders.client_timeout, self._watch)
+            held = [unit for unit in units if self._is_held(unit)]
+            starting = [unit for unit in units if unit not in held]
+            self._not_running = clients.start_all(starting, self._manager, self._orders.client_timeout, self._watch)
+            self._not_running.update(dict.fromkeys(held, _WHY_HELD))
             # That of an earlier run that was killed would otherwise start what somebody has stopped since.
             earlier = self._unfinished.txid if self._unfinished is not None and self._unfinished.clients else ""
             for txid in filter(None, (self._txid, earlier)):
@@ -774,6 +812,7 @@ class _Worker:
             recovered=foreseen.recovered,
             unfinished=told,
             not_started=self._not_started,
+            cdi=self._told,
             warnings=tuple(self._warnings),
         )
         if outcome.altered:

@@ -70,15 +70,15 @@ def test_devices_of_pods_are_reservations_and_what_has_no_uuid_is_named(ask, ser
     said = ask(sends(RECORDED[server]), _ansible_check_mode=check)
     assert (said["changed"], said["available"]) == (False, True)
     assert said["reservations"] == [
-        {"device": FIRST, "holder": "pod training/bert-0 (container worker)"},
-        {"device": SECOND, "holder": "pod training/bert-0 (container worker)"},
-        {"device": SHARED, "holder": "pod notebooks/jupyter-ana (container jupyter)"},
-        {"device": SHARED, "holder": "pod notebooks/jupyter-bo (container jupyter)"},
+        {"device": FIRST, "holder": "pod training/bert-0 (container worker)", "source": "kubelet"},
+        {"device": SECOND, "holder": "pod training/bert-0 (container worker)", "source": "kubelet"},
+        {"device": SHARED, "holder": "pod notebooks/jupyter-ana (container jupyter)", "source": "kubelet"},
+        {"device": SHARED, "holder": "pod notebooks/jupyter-bo (container jupyter)", "source": "kubelet"},
     ]
-    claimed = ("pod dra/claimed (container main)", "gpu.nvidia.com", "gpu-0-mig-1g5gb-19-0")
-    passed_on = ("pod vms/windows (container compute)", "nvidia.com/GA100_A100", "0000:41:00.0")
+    claimed = ("pod dra/claimed (container main)", "gpu.nvidia.com", "gpu-0-mig-1g5gb-19-0", "kubelet")
+    passed_on = ("pod vms/windows (container compute)", "nvidia.com/GA100_A100", "0000:41:00.0", "kubelet")
     assert [tuple(each.values()) for each in said["unresolved"]] == [passed_on, claimed]
-    for holder, resource, device in (passed_on, claimed):
+    for holder, resource, device, _source in (passed_on, claimed):
         (warning,) = (text for text in said["warned"] if holder in text)
         for word in (resource, device, "drain"):
             assert word in warning

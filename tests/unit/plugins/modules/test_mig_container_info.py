@@ -88,7 +88,7 @@ def test_a_container_that_does_not_run_keeps_what_it_was_made_for(there):
     there.have([request(mig[0])])
     result = there.run()
     holder = "container trainer (docker 3f2a1bc0d4e5, exited)"
-    assert result["reservations"] == [{"device": mig[0], "holder": holder}]
+    assert result["reservations"] == [{"device": mig[0], "holder": holder, "source": "docker"}]
     (found,) = result["containers"]
     assert found == {
         "runtime": "docker",

@@ -84,6 +84,7 @@ def test_what_is_found_stops_a_change_and_is_no_failure(host, said):
         "name": "owner",
         "msg": f"{UNIT} is enabled: disable it.",
         "units": [UNIT],
+        "labels": [],
         "advice": False,
         "ignored": False,
     }

@@ -36,7 +36,7 @@ def test_a_node_is_given_back_as_it_was(before):
     found = node(before)
     cordoned = patched(found, _cordon.to_cordon(found, "run-1"))
     assert _cordon.is_cordoned(cordoned)
-    assert _cordon.read(cordoned) == ("run-1", bool(before))
+    assert _cordon.read(cordoned) == ("run-1", bool(before), None)
     assert _cordon.to_cordon(cordoned, "run-1") is None
     assert patched(cordoned, _cordon.to_uncordon(cordoned)) == found
 
@@ -51,7 +51,7 @@ def test_the_cordon_of_a_run_that_was_killed_is_taken_over_with_what_was_before_
     found = node(before)
     first = patched(found, _cordon.to_cordon(found, "killed"))
     second = patched(first, _cordon.to_cordon(first, "next"))
-    assert _cordon.read(second) == ("next", bool(before))
+    assert _cordon.read(second) == ("next", bool(before), None)
     assert patched(second, _cordon.to_uncordon(second)) == found
 
 
@@ -77,6 +77,30 @@ def test_a_patch_is_for_the_version_that_was_read_and_touches_nothing_else():
         },
         "spec": {"unschedulable": True},
     }
+
+
+def test_what_a_rollout_drains_a_node_for_is_remembered_with_its_cordon():
+    found = node()
+    drained = patched(found, _cordon.to_cordon(found, "run-1", "all-1g.5gb"))
+    cordon = _cordon.read(drained)
+    assert cordon == ("run-1", False, "all-1g.5gb")
+    assert _cordon.to_cordon(drained, "run-1", "all-1g.5gb") is None
+    assert patched(drained, _cordon.to_uncordon(drained)) == found
+
+
+@pytest.mark.parametrize(
+    ("cordon", "drained_for", "another"),
+    [
+        (None, "all-1g.5gb", False),
+        (_cordon.Cordon("a", False, "all-1g.5gb"), "all-1g.5gb", False),
+        (_cordon.Cordon("a", False, "all-1g.5gb"), "all-balanced", True),
+        (_cordon.Cordon("a", False, "all-1g.5gb"), None, False),
+        (_cordon.Cordon("a", False, ""), "all-balanced", False),
+        (_cordon.Cordon("a", False), "all-balanced", False),
+    ],
+)
+def test_a_node_that_a_rollout_drained_for_another_layout_is_told_from_others(cordon, drained_for, another):
+    assert _cordon.is_for_another(cordon, drained_for) is another
 
 
 # --- pause --------------------------------------------------------------------------------------------------------
@@ -108,38 +132,88 @@ def test_paused_labels_get_back_what_they_were_and_false_stays_false():
         PLUGIN: _cordon.PAUSED,
         EXPORTER: "false",
         DCGM: _cordon.PAUSED,
+        _cordon.PAUSES: _cordon.PAUSED,
     }
     assert _cordon.to_pause(paused, NAMES, "run") is None
-    assert relabelled(paused, _cordon.to_resume(paused, NAMES)) == found
+    assert relabelled(paused, _cordon.to_resume(paused)) == found
 
 
 def test_the_pause_of_a_run_that_was_killed_is_taken_over_with_what_was_before_it():
     found = labelled(**{PLUGIN: "special"})
     first = relabelled(found, _cordon.to_pause(found, NAMES, "killed"))
     second = relabelled(first, _cordon.to_pause(first, NAMES, "next"))
-    assert _cordon.read_pause(second) == ("next", {PLUGIN: "special"})
-    assert relabelled(second, _cordon.to_resume(second, NAMES)) == found
+    assert _cordon.read_pause(second) == ("next", {PLUGIN: "special", _cordon.PAUSES: None})
+    assert relabelled(second, _cordon.to_resume(second)) == found
 
 
 def test_labels_that_a_mig_manager_left_paused_are_healed():
     left = labelled(**{PLUGIN: _cordon.PAUSED, EXPORTER: "false"})
-    assert _cordon.to_resume(left, NAMES)["metadata"]["labels"] == {PLUGIN: "true"}
+    assert _cordon.to_resume(left)["metadata"]["labels"] == {PLUGIN: "true"}
     paused = relabelled(left, _cordon.to_pause(left, NAMES, "run"))
-    assert _cordon.read_pause(paused).labels == {PLUGIN: "true"}
+    assert _cordon.read_pause(paused).labels == {PLUGIN: "true", _cordon.PAUSES: None}
 
 
 def test_a_label_that_somebody_set_meanwhile_is_theirs():
     found = labelled(**{PLUGIN: "true"})
     paused = relabelled(found, _cordon.to_pause(found, NAMES, "run"))
     paused["metadata"]["labels"][PLUGIN] = "false"
-    assert relabelled(paused, _cordon.to_resume(paused, NAMES))["metadata"]["labels"][PLUGIN] == "false"
+    assert relabelled(paused, _cordon.to_resume(paused))["metadata"]["labels"][PLUGIN] == "false"
 
 
-def test_a_node_without_such_labels_is_neither_paused_nor_resumed():
-    assert _cordon.to_pause(labelled(), NAMES, "run") is None
-    assert _cordon.to_pause(labelled(**{PLUGIN: "false"}), NAMES, "run") is None
-    assert _cordon.to_resume(labelled(**{PLUGIN: "true"}), NAMES) is None
-    assert _cordon.to_resume(node(), NAMES) is None
+def test_every_label_that_is_paused_comes_back_whoever_paused_it():
+    """The MIG manager pauses more of them than we do."""
+    left = labelled(**{"nvidia.com/gpu.deploy.nvsm": _cordon.PAUSED})
+    assert _cordon.to_resume(left)["metadata"]["labels"] == {"nvidia.com/gpu.deploy.nvsm": "true"}
+
+
+@pytest.mark.parametrize("found", [labelled(), labelled(**{PLUGIN: "false"})])
+def test_a_node_without_such_labels_gets_one_that_daemonsets_may_heed_and_that_goes_again(found):
+    paused = relabelled(found, _cordon.to_pause(found, NAMES, "run"))
+    assert paused["metadata"]["labels"] == {**found["metadata"]["labels"], _cordon.PAUSES: _cordon.PAUSED}
+    assert _cordon.to_pause(paused, NAMES, "run") is None
+    assert relabelled(paused, _cordon.to_resume(paused))["metadata"]["labels"] == found["metadata"]["labels"]
+    forgotten = labelled(**{_cordon.PAUSES: _cordon.PAUSED})
+    assert _cordon.to_resume(forgotten)["metadata"]["labels"] == {_cordon.PAUSES: None}
+
+
+def test_a_node_that_is_not_paused_is_not_resumed():
+    assert _cordon.to_resume(labelled(**{PLUGIN: "true"})) is None
+    assert _cordon.to_resume(node()) is None
+
+
+# --- takeover -----------------------------------------------------------------------------------------------------
+
+MANAGER = "nvidia.com/gpu.deploy.mig-manager"
+
+
+def test_a_node_that_was_taken_over_from_the_mig_manager_is_given_back_as_it_was():
+    found = labelled(**{MANAGER: "true"})
+    taken = relabelled(found, _cordon.to_take_over(found, "run"))
+    assert taken["metadata"]["labels"][MANAGER] == "false"
+    assert _cordon.to_take_over(taken, "run") is None
+    assert _cordon.is_taken_over(taken)
+    given_back = relabelled(taken, _cordon.to_hand_back(taken, "as-it-is-1"))
+    assert given_back["metadata"]["labels"] == {
+        "other": "stays",
+        MANAGER: "true",
+        "nvidia.com/mig.config": "as-it-is-1",
+    }
+    assert not _cordon.is_taken_over(given_back)
+
+
+@pytest.mark.parametrize("labels", [{}, {MANAGER: "false"}])
+def test_a_node_on_which_no_mig_manager_is_deployed_is_neither_taken_over_nor_given_back(labels):
+    assert _cordon.to_take_over(labelled(**labels), "run") is None
+    assert _cordon.to_hand_back(labelled(**labels), "a-1") is None
+
+
+def test_a_manager_that_somebody_gave_back_since_stays_as_they_left_it():
+    found = labelled(**{MANAGER: "true"})
+    taken = relabelled(found, _cordon.to_take_over(found, "run"))
+    taken["metadata"]["labels"][MANAGER] = "theirs"
+    given_back = relabelled(taken, _cordon.to_hand_back(taken, "a-1"))
+    assert given_back["metadata"]["labels"][MANAGER] == "theirs"
+    assert _cordon.TAKEN_OVER not in given_back["metadata"]["annotations"]
 
 
 def pod(name="p", owner="ReplicaSet", resources=None, phase="Running", **differently):

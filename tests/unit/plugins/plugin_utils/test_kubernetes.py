@@ -4,9 +4,8 @@
 
 """What is foretold for a layout is what NVIDIA's device plugin and gpu-feature-discovery make of it.
 
-kubernetes_seen.json has what both made of 83 layouts with each strategy: version 0.20.0, unmodified, each on a
-simulated node. ``gpus`` are groups of equal GPUs: how many, the model, whether MIG is on, MIG devices by profile.
-``exit`` is the status with which the plugin ended; it goes on where that is null.
+tests/kubernetes/recorded.json has what both made of 83 layouts with each strategy: version 0.20.0, unmodified, each on
+a simulated node; tests/kubernetes/gpus.py says how to read it.
 """
 
 from __future__ import annotations
@@ -19,12 +18,28 @@ import pytest
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _kubernetes
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes import Gpu, Offer
 
-SEEN = json.loads(pathlib.Path(__file__).with_name("kubernetes_seen.json").read_text(encoding="utf-8"))
-CASES = [
-    pytest.param(case["gpus"], strategy, seen, id=f"{case['layout']} {strategy}")
-    for case in SEEN
-    for strategy, seen in case["seen"].items()
-]
+RECORDED = pathlib.Path(__file__).parents[3] / "kubernetes" / "recorded.json"
+SEEN = json.loads(RECORDED.read_text(encoding="utf-8"))
+
+
+def recorded(is_meant):
+    """Cases for a test: groups of GPUs, strategy, and what was seen."""
+    return [
+        pytest.param(case["gpus"], strategy, seen, id=f"{case['layout']} {strategy}")
+        for case in SEEN
+        for strategy, seen in case["seen"].items()
+        if is_meant(case, strategy, seen)
+    ]
+
+
+def works_shared(case, strategy, seen):
+    return "sharing" in case and strategy != "none" and seen["exit"] is None
+
+
+def breaks_shared(case, _strategy, seen):
+    return "sharing" in case and seen["exit"] == 1 and any(on for _count, _name, on, _devices in case["gpus"])
+
+
 A100 = "NVIDIA A100-SXM4-40GB"
 
 
@@ -40,7 +55,7 @@ def a100(index=0, mig=True, **devices):
 SEVEN = {"1g_5gb": 7}
 
 
-@pytest.mark.parametrize(("groups", "strategy", "seen"), CASES)
+@pytest.mark.parametrize(("groups", "strategy", "seen"), recorded(lambda case, *_others: "sharing" not in case))
 def test_what_is_foretold_is_what_nvidia_makes_of_it(groups, strategy, seen):
     foretold = _kubernetes.offer(gpus_of(groups), strategy, (0, 20))
     if foretold.refusals:
@@ -53,6 +68,60 @@ def test_what_is_foretold_is_what_nvidia_makes_of_it(groups, strategy, seen):
     assert _kubernetes.missing_labels(foretold, seen["labels"]) == []
 
 
+# --- devices that are shared ----------------------------------------------------------------------------------------
+
+
+def says(labels, allocatable):
+    """A node as the API shows it."""
+    return {"metadata": {"labels": labels}, "status": {"allocatable": {**allocatable, "cpu": "8"}}}
+
+
+@pytest.mark.parametrize(("groups", "strategy", "seen"), recorded(works_shared))
+def test_of_a_node_that_says_how_it_shares_all_is_foretold(groups, strategy, seen):
+    resources = {name: str(count) for name, count in seen["resources"].items()}
+    sharing = _kubernetes.sharing_of(says(seen["labels"], resources))
+    foretold = _kubernetes.offer(gpus_of(groups), strategy, (0, 20), sharing)
+    assert foretold.resources == seen["resources"]
+    assert (foretold.refusals, foretold.warnings, foretold.unknown) == ((), (), frozenset())
+    assert _kubernetes.missing_resources(foretold, resources) == []
+    assert _kubernetes.missing_labels(foretold, seen["labels"]) == []
+    fewer = {name: str(count - 1) for name, count in seen["resources"].items()}
+    assert len(_kubernetes.missing_resources(foretold, fewer)) == len(resources)
+
+
+@pytest.mark.parametrize(("groups", "strategy", "seen"), recorded(works_shared))
+def test_of_resources_that_are_new_to_a_node_any_multiple_is_right_and_nothing_else(groups, strategy, seen):
+    resources = {name: str(count) for name, count in seen["resources"].items()}
+    # What is there now has another name, so nothing is said of what comes.
+    now = {"nvidia.com/mig-7g.40gb.replicas": "2", "nvidia.com/mig-7g.40gb.sharing-strategy": "time-slicing"}
+    foretold = _kubernetes.offer(gpus_of(groups), strategy, (0, 20), _kubernetes.sharing_of(says(now, {})))
+    assert _kubernetes.missing_resources(foretold, resources) == []
+    assert _kubernetes.missing_labels(foretold, seen["labels"]) == []
+    (warning,) = foretold.warnings
+    assert "shares devices (time-slicing)" in warning
+    for name, count in seen["resources"].items():
+        if foretold.resources[name.removesuffix(".shared")] > 1:
+            assert _kubernetes.missing_resources(foretold, {**resources, name: str(count + 1)}) != []
+        assert _kubernetes.missing_resources(foretold, {**resources, name: "0"}) != []
+
+
+@pytest.mark.parametrize(("groups", "strategy", "seen"), recorded(breaks_shared))
+def test_mps_with_mig_is_refused_since_the_plugin_ends_with_an_error(groups, strategy, seen):
+    now = {"nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.sharing-strategy": "mps"}
+    sharing = _kubernetes.sharing_of(says(now, {"nvidia.com/gpu": "2"}))
+    (refusal,) = _kubernetes.offer(gpus_of(groups), strategy, (0, 20), sharing).refusals
+    assert "MPS, which it does not do with MIG devices" in refusal
+    assert seen["resources"] == {}
+
+
+def test_a_node_that_shares_nothing_has_exact_numbers_of_what_it_says_and_no_warning():
+    labels = {"nvidia.com/gpu.replicas": "0", "nvidia.com/mig-1g.5gb.replicas": "1"}
+    sharing = _kubernetes.sharing_of(says(labels, {"nvidia.com/mig-1g.5gb": "7"}))
+    foretold = _kubernetes.offer([a100(**SEVEN)], "mixed", (0, 20), sharing)
+    assert (foretold.resources, foretold.warnings) == ({"nvidia.com/mig-1g.5gb": 7}, ())
+    assert _kubernetes.missing_resources(foretold, {"nvidia.com/mig-1g.5gb": "14"}) != []
+
+
 def is_useless(gpus, strategy, seen):
     """Whether a node is rightly refused: what NVIDIA's components do with it, or what we want nobody to have."""
     breaks = seen["exit"] == 1 or seen["labels"].get("nvidia.com/gpu.product", "").endswith("-MIG-INVALID")
@@ -63,9 +132,10 @@ def is_useless(gpus, strategy, seen):
 
 
 def test_all_kinds_of_layouts_were_seen():
-    answers = {(strategy, seen["exit"]) for case in SEEN for strategy, seen in case["seen"].items()}
+    unshared = [case for case in SEEN if "sharing" not in case]
+    answers = {(strategy, seen["exit"]) for case in unshared for strategy, seen in case["seen"].items()}
     assert {("none", None), ("single", None), ("single", 1), ("mixed", None), ("mixed", 1)} <= answers
-    assert len(CASES) == 249
+    assert sum(len(case["seen"]) for case in unshared) == 249
 
 
 # Seen with 0.19.3.
@@ -134,7 +204,7 @@ def test_gpus_are_read_from_results_brief_or_not():
     brief = {"gpu": 1, "name": A100, "mig_current": True, "devices": {"1g.5gb": 1}}
     without_mig = {"index": 0, "name": "Tesla T4", "mig_current": None, "instances": []}
     assert _kubernetes.gpus_of([without_mig, whole]) == [
-        Gpu(0, "Tesla T4", False, {}),
+        Gpu(0, "Tesla T4", None, {}),
         Gpu(1, A100, True, {"1g.5gb": 1}),
     ]
     assert _kubernetes.gpus_of([brief]) == _kubernetes.gpus_of([whole])
@@ -223,7 +293,7 @@ def node(labels=None, **allocatable):
     return {"metadata": {"name": "n1", "labels": labels or {}}, "status": {"allocatable": named}}
 
 
-MIXED = _kubernetes.plugin_of([pod(args=["--mig-strategy=mixed"])], "n1")
+MIXED = _kubernetes.Plugin("gpu/plugin-1", True, "mixed", (0, 20))
 OFF = [a100(mig=False)]
 
 
@@ -243,7 +313,7 @@ def test_a_node_that_does_not_offer_what_it_has_is_told():
     ("seen", "plugin", "strategy", "words"),
     [
         (None, MIXED, "", "Kubernetes has no node n1: set kubernetes_node"),
-        (node(), None, "", "node n1, which has no device plugin, makes of MIG cannot be told: set kubernetes_strategy"),
+        (node(), None, "", "node n1, which has no device plugin, makes of MIG cannot be told,"),
         (node(), MIXED._replace(strategy=""), "", "the device plugin of node n1 (gpu/plugin-1) makes of MIG"),
         (node(), MIXED._replace(strategy="both"), "", "is 'both', and must be one of none, single, mixed"),
         (node(), MIXED, "single", "runs with the strategy mixed, and kubernetes_strategy is single"),
@@ -253,15 +323,6 @@ def test_a_node_that_does_not_offer_what_it_has_is_told():
 def test_a_node_that_cannot_have_the_layout_or_of_which_too_little_is_known_is_refused(seen, plugin, strategy, words):
     (refusal,) = _kubernetes.says("n1", seen, plugin, OFF, [a100(**SEVEN)], strategy).refusals
     assert words in refusal
-
-
-def test_gpus_that_the_operators_manager_has_are_not_changed_beside_it():
-    owned = node({"nvidia.com/gpu.deploy.mig-manager": "true"}, gpu="1")
-    (refusal,) = _kubernetes.says("n1", owned, MIXED, OFF, OFF).refusals
-    assert "set this label of the node to false, or kubernetes_mode to operator" in refusal
-    assert _kubernetes.says("n1", owned, MIXED, OFF, OFF, mode="operator").refusals == ()
-    free = node({"nvidia.com/gpu.deploy.mig-manager": "false"}, gpu="1")
-    assert _kubernetes.says("n1", free, MIXED, OFF, OFF).refusals == ()
 
 
 def test_without_a_plugin_the_label_of_the_node_or_people_say_the_strategy():

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _mig_manager
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes import Gpu
 
 SEVEN = [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}]
 OFF = [{"devices": "all", "mig-enabled": False, "mig-devices": {}}]
@@ -36,6 +37,40 @@ def test_a_manager_is_called_again_by_another_name_of_the_same_content():
     assert other != name
     assert _mig_manager.other_name(name, other) == name
     assert set(_mig_manager.names_of(name)) == {name, other}
+
+
+A100, A30, T4 = "NVIDIA A100-SXM4-40GB", "NVIDIA A30", "Tesla T4"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "entries"),
+    [
+        ([Gpu(0, A100, True, {"1g.5gb": 7}), Gpu(1, A100, True, {"1g.5gb": 7})], SEVEN),
+        ([Gpu(0, A100, False, {})], OFF),
+        ([Gpu(0, A100, True, {})], [{"devices": "all", "mig-enabled": True, "mig-devices": {}}]),
+        (  # the same label makes different devices on different boards
+            [Gpu(0, A30, True, {"1g.6gb": 4}), Gpu(1, A100, True, {"1g.5gb": 7}), Gpu(2, A30, True, {"1g.6gb": 4})],
+            [
+                {"devices": [0, 2], "mig-enabled": True, "mig-devices": {"1g.6gb": 4}},
+                {"devices": [1], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}},
+            ],
+        ),
+        (  # mig-parted fails for a GPU that cannot do MIG where it shall have it
+            [Gpu(0, T4, None, {}), Gpu(1, A100, True, {"1g.5gb": 7})],
+            [{"devices": [1], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}],
+        ),
+        ([Gpu(0, T4, None, {})], []),
+        ([], []),
+    ],
+)
+def test_entries_say_exactly_what_each_gpu_has(gpus, entries):
+    assert _mig_manager.entries_of(gpus) == entries
+
+
+def test_nodes_of_one_kind_share_a_config_whatever_the_order_of_profiles():
+    one = _mig_manager.entries_of([Gpu(0, A100, True, {"1g.5gb": 2, "3g.20gb": 1})])
+    other = _mig_manager.entries_of([Gpu(0, A100, True, {"3g.20gb": 1, "1g.5gb": 2})])
+    assert _mig_manager.name_of("a", one) == _mig_manager.name_of("a", other)
 
 
 def test_a_config_is_added_to_those_that_other_nodes_use():
@@ -81,11 +116,11 @@ POLICY = {"metadata": {"name": "cluster-policy"}, "spec": {"migManager": {"confi
     ],
 )
 def test_a_node_on_which_nobody_would_act_is_refused_at_once(seen, managers, policy, config_map, words):
-    assert words in _mig_manager.why_not("n1", seen, managers, policy, config_map)
+    assert words in _mig_manager.why_not("n1", seen, policy, config_map, managers)
 
 
 def test_a_node_with_a_manager_that_reads_our_config_map_is_not_refused():
-    assert _mig_manager.why_not("n1", node(mig_capable="true"), MANAGERS, POLICY, "ours") == ""
+    assert _mig_manager.why_not("n1", node(mig_capable="true"), POLICY, "ours", MANAGERS) == ""
 
 
 def test_a_call_takes_away_the_last_state_and_remembers_what_was_before_the_first_call():
@@ -99,6 +134,48 @@ def test_a_call_takes_away_the_last_state_and_remembers_what_was_before_the_firs
     assert _mig_manager.before_of(again) == "all-disabled"
     assert _mig_manager.to_forget(again)["metadata"]["annotations"] == {_mig_manager.NOTE: None}
     assert _mig_manager.to_forget(node(mig_config="a-1")) is None
+
+
+def test_a_change_that_ended_well_is_over_though_its_run_was_killed_before_it_said_so():
+    """Going back is going back to what was there, and not to what was before that."""
+    over = node('{"before": "all-disabled"}', mig_config="a-1", mig_config_state="success")
+    note = _mig_manager.to_call(over, "b-1", "next")["metadata"]["annotations"][_mig_manager.NOTE]
+    assert _mig_manager.before_of(node(note)) == "a-1"
+
+
+NOON = 1769860800.0  # 2026-01-31T12:00:00Z
+
+
+def managed(state, at="2026-01-31T12:00:00Z", deployed="true", annotation=None):
+    """A node of which the API knows when its manager has said this."""
+    labels = {_mig_manager.DEPLOYED: deployed, **({_mig_manager.STATE: state} if state else {})}
+    told = {"manager": "nvidia-mig-manager", "time": at, "fieldsV1": {"f:metadata": {"f:labels": {}}}}
+    told["fieldsV1"]["f:metadata"]["f:labels"][f"f:{_mig_manager.STATE}"] = {}
+    others = {"manager": "kubelet", "time": "2026-01-31T18:00:00Z", "fieldsV1": {"f:status": {}}}
+    seen = node(annotation)
+    seen["metadata"].update(labels=labels, managedFields=[others, told] if at else [others])
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("seen", "seconds", "at_work", "stuck"),
+    [
+        (managed("pending"), 899, True, False),
+        (managed("pending"), 901, False, True),
+        (managed("rebooting"), 901, False, True),
+        (managed("success"), 901, False, False),
+        (managed("failed"), 901, False, False),
+        (managed("pending", at=""), 901, True, False),
+        (managed("pending", at="then"), 901, True, False),
+        (managed("pending", deployed="false"), 1, False, False),
+        (managed(""), 1, False, False),
+        (managed("", annotation='{"before": "a"}'), 1, True, False),
+        (managed("", annotation='{"before": "a"}'), 901, False, True),
+    ],
+)
+def test_a_manager_is_at_work_as_long_as_a_change_may_take_and_stuck_after_that(seen, seconds, at_work, stuck):
+    assert _mig_manager.is_at_work(seen, NOON + seconds, 900) is at_work
+    assert _mig_manager.is_stuck(seen, NOON + seconds, 900) is stuck
 
 
 @pytest.mark.parametrize(("annotation", "before"), [(None, None), ("{", None), ("[]", None), ('{"before": null}', "")])

@@ -281,3 +281,34 @@ def test_a_warning_is_told_once_with_all_hosts_that_it_is_about():
     said = {**SAID, "warnings": ["as the plain profile"]}
     plans = [_rollout.with_scheduler(_rollout.read_plan(name, result()), said) for name in ("a", "b")]
     assert "note, a and b:\n  as the plain profile" in _rollout.table(plans, [["a"], ["b"]], Settings())
+
+
+def planned(said, **answer):
+    answered = _rollout.as_the_scheduler_remembers(result(**answer), said)
+    return _rollout.with_scheduler(_rollout.read_plan("a", answered), said)
+
+
+def test_a_host_that_is_right_is_visited_where_something_is_to_be_mended_and_the_table_says_what():
+    plan = planned({**SAID, "heal": ["What was paused comes back."]}, **RIGHT)
+    assert plan.state == "remember"
+    assert "to mend, a:\n  What was paused comes back." in _rollout.table([plan], [["a"]], Settings())
+
+
+def test_a_drain_that_only_the_scheduler_remembers_counts_as_one():
+    said = {**SAID, "drained": True, "drained_for": "all-1g.6gb"}
+    assert planned(said, **RIGHT, label="all-1g.6gb").state == "remember"
+    refused = planned(said, **RIGHT, label="all-disabled")
+    assert (refused.state, refused.reason) == ("refused", "drained")
+    assert "Another run has drained this host for all-1g.6gb" in refused.msg
+
+
+def test_a_host_that_the_schedulers_manager_changes_has_nothing_to_remember():
+    nothing_kept = {**RIGHT, "converged": False, "binding": "payload"}
+    assert planned({**SAID, "mode": "operator"}, **nothing_kept).state == "right"
+    assert planned({**SAID, "mode": "engine"}, **nothing_kept).state == "remember"
+    assert planned({**SAID, "mode": "operator"}).state == "change"
+
+
+def test_a_host_that_did_not_answer_has_nothing_to_add_to():
+    for answer in (None, {"unreachable": True}, {"failed": True, "msg": "no"}):
+        assert _rollout.as_the_scheduler_remembers(answer, {"drained": True, "mode": "operator"}) == answer

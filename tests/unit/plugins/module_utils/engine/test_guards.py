@@ -214,7 +214,7 @@ def test_the_mig_manager_of_kubernetes_is_named_with_its_pod_and_no_unit(tree, p
     assert "pod 214f3ba8-4b69-4bdb-a7d5-5ecc73f04ae9" in finding.sentence
     assert "NVIDIA's MIG manager for Kubernetes" in finding.sentence
     assert "nvidia.com/gpu.deploy.mig-manager" in finding.sentence
-    assert finding.units == ()
+    assert (finding.units, finding.labels) == ((), ("nvidia.com/gpu.deploy.mig-manager",))
 
 
 def test_a_run_of_mig_parted_is_waited_for_and_what_started_it_is_left_alone(tree):
