@@ -19,6 +19,7 @@ import pytest
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine import (
     bounded,
     capabilities,
+    clients,
     driver,
     layouts,
     reading,
@@ -187,6 +188,19 @@ def test_a_client_that_does_not_stop_costs_nothing(install):
     assert node.simulator.writes() == []
     assert node.manager.states() == {"first.service": "active", "stubborn.service": "active"}
     assert state.read_journal(node.places) is None
+
+
+def test_what_went_wrong_before_a_client_did_not_stop_is_told_with_it(install, monkeypatch):
+    """Where systemd falls silent in the middle, the timer stays, and whoever reads the failure has to know of it."""
+    node = install(units={"stubborn.service": "active"}, refuses_to_stop={"stubborn.service"})
+    monkeypatch.setattr(clients, "disarm", lambda txid: "The timer that starts clients could not be stopped.")
+    orders = Orders(evict="clients", clients=(Client("stubborn.service"),))
+    with pytest.raises(MigError) as caught:
+        node.change(label="all-1g.5gb", orders=orders)
+
+    assert str(caught.value).startswith("stubborn.service could not be stopped")
+    assert str(caught.value).endswith(" The timer that starts clients could not be stopped.")
+    assert "not_started" not in caught.value.details
 
 
 def test_a_client_that_does_not_come_back_after_another_did_not_stop_is_told_with_it(install):

@@ -551,11 +551,13 @@ class _Worker:
         return back._replace(steps_done=outcome.steps_done, wanted=outcome.wanted, plan=outcome.plan)
 
     def _with_clients(self, error: Exception) -> Exception:
-        """A refusal that also says which clients do not run again."""
-        if not self._not_started or not isinstance(error, MigError):
+        """A refusal that also says which clients do not run again, and what else went wrong on the way."""
+        told = (*self._not_started, *self._warnings)
+        if not told or not isinstance(error, MigError):
             return error
-        error.details["not_started"] = list(self._not_started)
-        error.args = (" ".join((str(error), *self._not_started)),)
+        if self._not_started:
+            error.details["not_started"] = list(self._not_started)
+        error.args = (" ".join((str(error), *told)),)
         return error
 
     def _to_restart(self, foreseen: Foreseen) -> tuple[str, ...]:
