@@ -107,7 +107,8 @@ class _Node:
         self.result["changed"] = self._patch(api, lambda node: _cordon.to_pause(node, labels, run))
         # Where no label pauses anything nothing goes away, and nothing is waited for.
         if not self._check_mode and _cordon.read_pause(api.node(self._name)):
-            self._until_operands_are_gone(api)
+            by_label = "name in kubernetes_pause_labels the label by which their daemonset chooses nodes"
+            self._until_operands_are_gone(api, "paused", by_label)
 
     def resume(self) -> None:
         """Its labels have the values that they had."""
@@ -120,7 +121,8 @@ class _Node:
         if self._check_mode:
             return
         stays_until = time.monotonic() + (self._arguments["stays"] if self.result["changed"] else 0)
-        self._until_operands_are_gone(api)
+        remedy = "name in kubernetes_manager_selector the pods of the MIG manager alone"
+        self._until_operands_are_gone(api, "taken over from the operator's MIG manager", remedy)
         # Others who set the same label, such as a tool that follows a repository, do it soon.
         while True:
             if _mig_manager.is_deployed(api.node(self._name)):
@@ -132,7 +134,7 @@ class _Node:
                 return
             time.sleep(_POLL_SECONDS)
 
-    def _until_operands_are_gone(self, api: Api) -> None:
+    def _until_operands_are_gone(self, api: Api, what: str, remedy: str) -> None:
         give_up_at = time.monotonic() + self._arguments["timeout"]
         while True:
             left = [str(_cordon.pod_of(pod)) for pod in self._operands(api)]
@@ -140,9 +142,8 @@ class _Node:
                 return
             if time.monotonic() >= give_up_at:
                 raise Refused(
-                    f"The labels of node {self._name} are set, and after {self._arguments['timeout']:g} s its pods"
-                    f" {', '.join(left)} have not ended: end them yourself, and run again; or name in"
-                    " kubernetes_pause_labels the label by which their daemonset chooses nodes."
+                    f"Node {self._name} is {what}, and after {self._arguments['timeout']:g} s its pods"
+                    f" {', '.join(left)} have not ended: end them yourself, and run again; or {remedy}."
                 )
             time.sleep(_POLL_SECONDS)
 
