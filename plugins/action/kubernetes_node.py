@@ -109,7 +109,7 @@ class _Node:
         self.result["changed"] = self._patch(api, lambda node: _cordon.to_pause(node, labels, run))
         if self._check_mode:
             return
-        staying = self._until_operands_are_gone(api, may_stay=True)
+        staying = self._until_operands_are_gone(api, "paused", may_stay=True)
         self.result["staying"] = staying
         if staying:
             self.result["warnings"] = [self._who_stays(staying)]
@@ -132,7 +132,8 @@ class _Node:
         if self._check_mode:
             return
         stays_until = time.monotonic() + (self._arguments["stays"] if self.result["changed"] else 0)
-        self._until_operands_are_gone(api)
+        remedy = "; or name in kubernetes_manager_selector the pods of the MIG manager alone"
+        self._until_operands_are_gone(api, "taken over from the operator's MIG manager", remedy)
         # Others who set the same label, such as a tool that follows a repository, do it soon.
         while True:
             if _mig_manager.is_deployed(api.node(self._name)):
@@ -144,7 +145,7 @@ class _Node:
                 return
             time.sleep(_POLL_SECONDS)
 
-    def _until_operands_are_gone(self, api: Api, may_stay: bool = False) -> list[str]:
+    def _until_operands_are_gone(self, api: Api, what: str, remedy: str = "", may_stay: bool = False) -> list[str]:
         """Wait until its pods are gone; returns those that stay, where they may.
 
         A pod that nobody has told to end for a while is of a daemonset that heeds none of the labels.
@@ -158,9 +159,8 @@ class _Node:
                 return [str(pod) for pod in untold]
             if waited >= self._arguments["timeout"]:
                 raise Refused(
-                    f"The labels of node {self._name} are set, and after {self._arguments['timeout']:g} s its pods"
-                    f" {', '.join(map(str, left))} have not ended: end them yourself, and run again; or name in"
-                    " kubernetes_pause_labels the label by which their daemonset chooses nodes."
+                    f"Node {self._name} is {what}, and after {self._arguments['timeout']:g} s its pods"
+                    f" {', '.join(map(str, left))} have not ended: end them yourself, and run again{remedy}."
                 )
             time.sleep(_POLL_SECONDS)
 
