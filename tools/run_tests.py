@@ -399,7 +399,7 @@ def steps() -> list[Step]:
             alone=True,
         ),
         Step("fleet", python_tests("tests/fleet", "-n", "2"), junit(".venv/log/tests-fleet.xml"), seconds=240),
-        Step("demo", python_tests("tests/demo"), junit(".venv/log/tests-demo.xml"), seconds=30),
+        Step("demo", python_tests("tests/demo"), junit(".venv/log/tests-demo.xml"), seconds=180),
         Step(
             "kubernetes",
             python_tests("tests/kubernetes", "-n", "2"),

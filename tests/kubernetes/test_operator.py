@@ -133,7 +133,7 @@ def test_a_manager_that_fails_goes_back_and_the_node_is_given_back_with_what_it_
 
 def test_a_manager_that_gets_stuck_fails_the_host_which_stays_cordoned_until_the_next_run_mends_it(stage, fleet):
     stage.cluster.machines["node-1"].manager.dies_at = "paused"
-    failed = make(fleet, kubernetes_manager_timeout=4)
+    failed = make(fleet, kubernetes_manager_timeout=15)
     assert failed.rc == 2
     assert "says pending of all-1g.5gb-" in failed.out
     assert "look at the log of its pod, and run again" in failed.out

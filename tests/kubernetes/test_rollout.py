@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import Gpu
@@ -63,6 +65,21 @@ def test_check_do_and_do_again(api, stage, fleet):
     again = run(fleet, mig_profile="all-1g.5gb")
     assert again.rc == 0, again.out
     assert again.changed == set()
+    assert (api.writes, fleet.writes()) == ([], {})
+
+
+def test_a_scheduler_that_only_a_play_names_is_refused_since_the_plan_knew_nothing_of_it(api, stage, fleet):
+    stage.plain("single")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    del fleet.variables["mig_scheduler"]
+    book = fleet.folder / "play.yml"
+    book.write_text(
+        json.dumps([{"import_playbook": "gpufleet.mig.mig", "vars": {"mig_scheduler": "kubernetes", **SELECTORS}}])
+    )
+    api.forget()
+    ran = fleet.run(str(book), mig_profile="all-balanced")
+    assert ran.rc == 2
+    assert "mig_scheduler is kubernetes by what a play says" in ran.out
     assert (api.writes, fleet.writes()) == ([], {})
 
 
