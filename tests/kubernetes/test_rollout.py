@@ -162,7 +162,7 @@ def test_a_node_that_does_not_offer_what_it_has_keeps_no_other_of_its_wave_cordo
     stage.cluster.machines["node-1"].layout = lambda: [Gpu(BOARD)]
     ran = run(fleet, mig_profile="all-1g.5gb", mig_serial="2", kubernetes_ready_timeout=10)
     assert ran.rc == 2
-    assert ran.failed == {"node-1"}
+    assert ran.failed == {"node-1"}, ran.out
     assert "does not offer it after 10 s" in ran.out
     assert "This host stays drained." in ran.out
     assert (stage.is_cordoned("node-1"), stage.is_cordoned("node-2")) == (True, False)
