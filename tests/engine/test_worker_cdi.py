@@ -42,7 +42,7 @@ def told(spec):
 
 def seen(spec):
     """What containers were told of when each client started."""
-    return [(unit, names) for unit, names in map(json.loads, Path(f"{spec}.seen").read_text().splitlines())]
+    return [tuple(json.loads(line)) for line in Path(f"{spec}.seen").read_text().splitlines()]
 
 
 def there(node):

@@ -25,8 +25,8 @@ OFF = {_mig_manager.DEPLOYED: "false"}
 BUSY = {_mig_manager.STATE: "pending"}
 
 
-def judge(mode="engine", seen=None, plan=PLAN, takeover=False, **cluster):
-    return _owners.judge(CLUSTER._replace(**cluster), "n1", seen or node(), plan, mode, takeover)
+def judge(mode="engine", seen=None, plan=None, takeover=False, **cluster):
+    return _owners.judge(CLUSTER._replace(**cluster), "n1", seen or node(), plan or PLAN, mode, takeover)
 
 
 @pytest.mark.parametrize(
