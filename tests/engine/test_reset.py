@@ -286,7 +286,6 @@ def monitoring(node: Installation) -> t.Iterator[None]:
     )
     assert client.stdout is not None
     try:
-        assert client.stdout is not None
         client.stdout.readline()
         yield
     finally:
