@@ -168,6 +168,4 @@ class _Node:
 
     def _pods(self, api: Api, what: str) -> list[Json]:
         """The pods of a component on this node, each once."""
-        pods = [pod for selector in self._selectors[what] for pod in api.pods(selector)]
-        here = [pod for pod in pods if (pod.get("spec") or {}).get("nodeName") == self._name]
-        return list({pod["metadata"]["uid"]: pod for pod in here}.values())
+        return api.pods(self._selectors[what], self._name)

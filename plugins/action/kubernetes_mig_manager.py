@@ -120,7 +120,7 @@ class _Change:
             )
 
     def _require_a_manager(self, api: Api) -> None:
-        managers = [pod for selector in list_of(self._arguments["manager_selector"]) for pod in api.pods(selector)]
+        managers = api.pods(list_of(self._arguments["manager_selector"]))
         self._require(api, lambda node, policy: _mig_manager.why_not(self._name, node, policy, self._map, managers))
 
     def _require(self, api: Api, why_not: t.Callable[[Json, t.Optional[Json]], str]) -> None:

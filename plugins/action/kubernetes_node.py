@@ -165,8 +165,7 @@ class _Node:
             time.sleep(_POLL_SECONDS)
 
     def _operands(self, api: Api) -> list[Json]:
-        pods = [pod for selector in list_of(self._arguments["paused_pods"]) for pod in api.pods(selector)]
-        return [pod for pod in pods if (pod.get("spec") or {}).get("nodeName") == self._name]
+        return api.pods(list_of(self._arguments["paused_pods"]), self._name)
 
     def drain(self) -> None:
         """Nothing is evicted where one of the pods must not be, and no pod is waited for that long."""

@@ -64,9 +64,9 @@ class _Cluster:
         api = Api(arguments["auth"])
         managed = _owners.OPERATOR in arguments["modes"].values()
         self._nodes = api.nodes()
-        self._plugins = _pods(api, arguments["plugin_selector"])
+        self._plugins = api.pods(list_of(arguments["plugin_selector"]))
         self._owners = _owners.Cluster(
-            managers=_pods(api, arguments["manager_selector"]) if managed else [],
+            managers=api.pods(list_of(arguments["manager_selector"])) if managed else [],
             policy=_owners.policy_as_asked_for(api.cluster_policy(), arguments) if managed else None,
             config_map=arguments["config_map"],
             slices=api.resource_slices(_owners.DRA_DRIVER),
@@ -115,7 +115,3 @@ class _Cluster:
             patience=self._owners.patience,
         )
         return left._replace(heal=()) if owner.refusals else left
-
-
-def _pods(api: Api, selectors: t.Any) -> list[Json]:
-    return [pod for selector in list_of(selectors) for pod in api.pods(selector)]

@@ -88,12 +88,14 @@ class Api:
         found = self._ask("list the nodes", self._core.list_node)
         return {node["metadata"]["name"]: node for node in found["items"]}
 
-    def pods(self, selector: str) -> list[Json]:
-        """The pods of all namespaces that a label selector means."""
-        found = self._ask(
-            f"list the pods with {selector}", self._core.list_pod_for_all_namespaces, label_selector=selector
+    def pods(self, selectors: t.Iterable[str], node: str = "") -> list[Json]:
+        """The pods of all namespaces, or of a node, that one of these label selectors means; each once."""
+        asked = (
+            self._ask(f"list the pods with {each}", self._core.list_pod_for_all_namespaces, label_selector=each)
+            for each in selectors
         )
-        return list(found["items"])
+        found = {pod["metadata"]["uid"]: pod for answer in asked for pod in answer["items"]}
+        return [pod for pod in found.values() if not node or (pod.get("spec") or {}).get("nodeName") == node]
 
     def pods_on(self, node: str) -> list[Json]:
         """All pods of a node."""
