@@ -65,6 +65,7 @@ class _Cluster:
         managed = _owners.OPERATOR in arguments["modes"].values()
         self._nodes = api.nodes()
         self._plugins = api.pods(list_of(arguments["plugin_selector"]))
+        self._daemonsets = api.daemonsets()
         self._owners = _owners.Cluster(
             managers=api.pods(list_of(arguments["manager_selector"])) if managed else [],
             policy=_owners.policy_as_asked_for(api.cluster_policy(), arguments) if managed else None,
@@ -83,7 +84,8 @@ class _Cluster:
         after = _kubernetes.gpus_of(plan.get("after") or plan.get("before") or [])
         strategy = str(self._arguments["strategies"].get(host) or "")
         node = self._nodes.get(name)
-        says = _kubernetes.says(name, node, _kubernetes.plugin_of(self._plugins, name), before, after, strategy)
+        plugin = _kubernetes.plugin_of(self._plugins, name, self._daemonsets)
+        says = _kubernetes.says(name, node, plugin, before, after, strategy)
         owner, left = _owners.NOBODY, _healing.NOTHING
         if node is not None:
             takeover = boolean(self._arguments["takeovers"].get(host) or False, strict=False)

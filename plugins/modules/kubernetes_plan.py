@@ -14,6 +14,8 @@ description:
   - Runs once for a play, on the controller, and changes nothing. It asks the Kubernetes API for all nodes once, and for
     the pods of the device plugin, however many hosts there are. So it does for the devices of NVIDIA's DRA driver, and
     where the MIG manager of NVIDIA's operator changes GPUs for its pods and the ClusterPolicy.
+  - The strategy afterwards is that of the daemonset of the plugin, whose next pod comes with the change. Where the
+    daemonsets may not be listed it is that of the pod.
   - For every host it foretells the resources and labels that NVIDIA's device plugin and gpu-feature-discovery make of
     the planned layout, with the strategy and version that the plugin of its node has.
   - A layout that the strategy cannot have is refused here, before any node is drained. With V(none) that is any MIG,

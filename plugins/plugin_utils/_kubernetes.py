@@ -15,6 +15,7 @@ be alike, which on one model of GPU is the same.
 from __future__ import annotations
 
 import re
+import types
 import typing as t
 from collections import Counter
 
@@ -295,12 +296,18 @@ def _numbers(gpus: t.Sequence[Gpu]) -> str:
 
 
 class Plugin(t.NamedTuple):
-    """The device plugin of a node, by its pod. What its pod does not say is empty, or None."""
+    """The device plugin of a node, by its pod. What its pod does not say is empty, or None.
+
+    ``next_strategy`` and ``next_version`` are those of the next pod, which its daemonset makes when this one goes: with
+    the update strategy OnDelete that may be long after it was told so. They are the same where no daemonset is known.
+    """
 
     pod: str
     ready: bool
     strategy: str
     version: t.Optional[tuple[int, int]]
+    next_strategy: str = ""
+    next_version: t.Optional[tuple[int, int]] = None
 
 
 class Says(t.NamedTuple):
@@ -314,23 +321,32 @@ class Says(t.NamedTuple):
     missing: tuple[str, ...]
 
 
-def plugin_of(pods: t.Iterable[t.Mapping[str, t.Any]], node: str) -> t.Optional[Plugin]:
-    """The device plugin of this node among these pods; of several the one that is ready."""
-    found = [_plugin(pod) for pod in pods if (pod.get("spec") or {}).get("nodeName") == node]
+def plugin_of(
+    pods: t.Iterable[t.Mapping[str, t.Any]],
+    node: str,
+    daemonsets: t.Mapping[str, t.Mapping[str, t.Any]] = types.MappingProxyType({}),
+) -> t.Optional[Plugin]:
+    """The device plugin of this node among these pods; of several the one that is ready. Daemonsets by their uid."""
+    found = [_plugin(pod, daemonsets) for pod in pods if (pod.get("spec") or {}).get("nodeName") == node]
     return max(found, key=lambda plugin: plugin.ready, default=None)
 
 
-def _plugin(pod: t.Mapping[str, t.Any]) -> Plugin:
+def _plugin(pod: t.Mapping[str, t.Any], daemonsets: t.Mapping[str, t.Mapping[str, t.Any]]) -> Plugin:
+    metadata = pod["metadata"]
+    strategy, version = _runs_with(pod)
+    owners = [owner.get("uid", "") for owner in metadata.get("ownerReferences") or []]
+    template = next((daemonsets[uid]["spec"]["template"] for uid in owners if uid in daemonsets), pod)
+    return Plugin(
+        f"{metadata['namespace']}/{metadata['name']}", is_ready(pod), strategy, version, *_runs_with(template)
+    )
+
+
+def _runs_with(pod: t.Mapping[str, t.Any]) -> tuple[str, t.Optional[tuple[int, int]]]:
+    """Strategy and version by the containers of a pod, or of the template of one."""
     containers = (pod.get("spec") or {}).get("containers") or []
     strategies = [strategy for container in containers for strategy in [_strategy_of(container)] if strategy]
     versions = [version_of(str(container.get("image", ""))) for container in containers]
-    metadata = pod["metadata"]
-    return Plugin(
-        f"{metadata['namespace']}/{metadata['name']}",
-        is_ready(pod),
-        strategies[0] if strategies else "",
-        next((version for version in versions if version), None),
-    )
+    return strategies[0] if strategies else "", next((version for version in versions if version), None)
 
 
 def _strategy_of(container: t.Mapping[str, t.Any]) -> str:
@@ -373,27 +389,30 @@ def says(
 ) -> Says:
     """What Kubernetes says of a host that has ``before`` and shall have ``after``.
 
-    ``strategy`` is the one that people set; empty for that of the node's device plugin, or of its label. ``missing`` is
-    what the node does not offer of what it has now.
+    ``strategy`` is the one that people set; empty for that of the node's device plugin, or of its label. Afterwards it
+    is that of the next device plugin, since a change has another pod in place of this one. ``missing`` is what the node
+    does not offer of what it has now.
     """
     nothing = Offer()
     if node is None:
         sentence = f"Kubernetes has no node {name}: set kubernetes_node to what 'kubectl get nodes' calls this host."
         return Says("", nothing, nothing, (sentence,), (), ())
     labels = node["metadata"].get("labels") or {}
-    runs_with = (plugin.strategy if plugin else "") or str(labels.get(f"{PREFIX}mig.strategy", ""))
-    chosen = strategy or runs_with
+    label = str(labels.get(f"{PREFIX}mig.strategy", ""))
+    next_strategy = plugin.next_strategy if plugin else ""
+    chosen = strategy or next_strategy or label
+    runs_with = (plugin.strategy if plugin else "") or label or chosen
     if chosen not in STRATEGIES:
         return Says(chosen, nothing, nothing, (_strategy_unknown(name, chosen, plugin),), (), ())
-    if plugin and plugin.strategy and plugin.strategy != chosen:
+    if plugin and next_strategy and next_strategy != chosen:
         sentence = (
-            f"The device plugin of node {name} ({plugin.pod}) runs with the strategy {plugin.strategy}, and"
+            f"The device plugin of node {name} ({plugin.pod}) runs with the strategy {next_strategy}, and"
             f" kubernetes_strategy is {chosen}: give the plugin that strategy first, or leave kubernetes_strategy out."
         )
         return Says(chosen, nothing, nothing, (sentence,), (), ())
-    version = plugin.version if plugin else None
     sharing = sharing_of(node)
-    now, then = offer(before, chosen, version, sharing), offer(after, chosen, version, sharing)
+    now = offer(before, runs_with, plugin.version if plugin else None, sharing)
+    then = offer(after, chosen, plugin.next_version if plugin else None, sharing)
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     missing = tuple(missing_resources(now, allocatable))
     return Says(chosen, now, then, then.refusals, then.warnings, missing)

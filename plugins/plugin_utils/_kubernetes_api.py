@@ -46,7 +46,7 @@ class Api:
     def __init__(self, auth: t.Mapping[str, t.Any]) -> None:
         """Raises ApiProblem."""
         try:
-            from kubernetes.client import CoreV1Api, CustomObjectsApi
+            from kubernetes.client import AppsV1Api, CoreV1Api, CustomObjectsApi
 
             from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
         except ImportError as error:
@@ -55,7 +55,7 @@ class Api:
             client = get_api_client(**auth).client.client
         except Exception as error:  # kubernetes.core has no class of its own for all that can be wrong with options
             raise ApiProblem(f"No connection to Kubernetes can be made of auth: {error}") from error
-        self._core, self._custom = CoreV1Api(client), CustomObjectsApi(client)
+        self._core, self._apps, self._custom = CoreV1Api(client), AppsV1Api(client), CustomObjectsApi(client)
 
     def node(self, name: str) -> Json:
         """A node. Raises ApiProblem, with status 404 where there is none."""
@@ -105,6 +105,16 @@ class Api:
             field_selector=f"spec.nodeName={node}",
         )
         return list(found["items"])
+
+    def daemonsets(self) -> dict[str, Json]:
+        """The daemonsets of all namespaces by their uid, none where we may not list them."""
+        try:
+            found = self._ask("list the daemonsets", self._apps.list_daemon_set_for_all_namespaces)
+        except ApiProblem as problem:
+            if problem.status != _FORBIDDEN:
+                raise
+            return {}
+        return {daemonset["metadata"]["uid"]: daemonset for daemonset in found["items"]}
 
     def config_map(self, namespace: str, name: str) -> t.Optional[Json]:
         """A config map, or None."""

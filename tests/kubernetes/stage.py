@@ -143,6 +143,20 @@ class Stage:
         self.daemonset(plugin, "nvidia-device-plugin-ctr", strategy=strategy, keeps_away_from=PAUSES)
         self.daemonset(gfd, "gpu-feature-discovery-ctr", strategy=strategy, keeps_away_from=PAUSES)
 
+    def next_pods(
+        self,
+        strategy: str,
+        plugin: str = "nvidia-device-plugin",
+        gfd: str = "gpu-discovery",
+        namespace: str = "kube-system",
+    ) -> None:
+        """Give both daemonsets another strategy, which a pod gets that takes the place of one that was deleted."""
+        for name in (plugin, gfd):
+            path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"
+            spec = self.client.get(path)["spec"]
+            spec["template"]["spec"]["containers"][0]["env"] = [{"name": "MIG_STRATEGY", "value": strategy}]
+            self.client.patch(path, {"spec": {**spec, "updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}})
+
     def operator(self, strategy: str = "mixed") -> None:
         """What gpu-operator has made of a ClusterPolicy by the time that its nodes are up."""
         self.namespace(OPERATOR)

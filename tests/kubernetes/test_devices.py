@@ -105,11 +105,7 @@ def test_a_node_goes_over_to_the_strategy_that_its_daemonset_has_by_now(stage, d
     stage.node("node-1", gpus(1, mig="7x1g.5gb"))
     stage.plain("mixed")
     assert stage.settles("node-1", **SEVEN)
-    for name in ("nvidia-device-plugin", "gpu-discovery"):
-        path = f"/apis/apps/v1/namespaces/kube-system/daemonsets/{name}"
-        spec = stage.client.get(path)["spec"]
-        spec["template"]["spec"]["containers"][0]["env"] = [{"name": "MIG_STRATEGY", "value": "single"}]
-        stage.client.patch(path, {"spec": {**spec, "updateStrategy": {"type": "OnDelete", "rollingUpdate": None}}})
+    stage.next_pods("single")
     assert stage.settles("node-1", **SEVEN), "nobody deleted a pod"
     gone_over = devices(restart=True)
     assert gone_over["resources"] == {"nvidia.com/gpu": 7}

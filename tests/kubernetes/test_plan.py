@@ -35,7 +35,8 @@ def test_a_fleet_is_looked_at_with_a_few_questions(api, stage, play, kubeconfig)
 
     asked = [str(request) for request in api.requests if not request.of_a_stand_in]
     slices = "list /apis/resource.k8s.io/v1/resourceslices"
-    assert asked == ["get /version", "get /apis", "list /api/v1/nodes", "list /api/v1/pods", slices]
+    daemonsets = "list /apis/apps/v1/daemonsets"
+    assert asked == ["get /version", "get /apis", "list /api/v1/nodes", "list /api/v1/pods", daemonsets, slices]
     hosts = result["hosts"]
     assert hosts["node-1"]["before"] == {"nvidia.com/gpu": 1}
     assert hosts["node-1"]["after"] == {"nvidia.com/gpu": 7}

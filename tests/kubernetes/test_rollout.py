@@ -93,6 +93,19 @@ def test_hosts_of_two_clusters_are_not_planned_by_what_one_of_them_says(api, sta
     assert (api.requests, fleet.writes()) == ([], {})
 
 
+def test_strategy_and_layout_are_changed_by_one_rollout_where_pods_are_replaced_on_deletion(stage, fleet):
+    """The daemonset has the new strategy, and the pod of a node goes on with the old one until its node is changed."""
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    assert run(fleet, mig_profile="all-balanced").rc == 0
+    stage.next_pods("single")
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 0, ran.out
+    assert "-> 7 nvidia.com/gpu" in ran.out
+    for name in fleet.simulators:
+        assert stage.settles(name, **{"nvidia.com/gpu": 7}), stage
+
+
 def test_a_layout_that_the_strategy_cannot_have_is_refused_before_any_drain(api, stage, fleet):
     stage.plain("single")
     assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)

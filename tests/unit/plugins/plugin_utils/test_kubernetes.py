@@ -279,7 +279,7 @@ def pod(name="plugin-1", node="n1", ready="True", image="k8s-device-plugin:v0.20
 def test_the_strategy_is_what_the_plugin_of_the_node_was_started_with(container, strategy):
     others = [pod(node="n2", args=["--mig-strategy=none"])]
     plugin = _kubernetes.plugin_of([*others, pod(**container)], "n1")
-    assert plugin == ("gpu/plugin-1", True, strategy, (0, 20))
+    assert plugin == ("gpu/plugin-1", True, strategy, (0, 20), strategy, (0, 20))
 
 
 def test_of_two_pods_of_a_node_the_one_that_is_ready_counts():
@@ -288,12 +288,26 @@ def test_of_two_pods_of_a_node_the_one_that_is_ready_counts():
     assert _kubernetes.plugin_of(pods, "n3") is None
 
 
+def test_the_next_pod_of_a_node_is_as_its_daemonset_says():
+    """With the update strategy OnDelete the pod that is there goes on as it was."""
+    template = {"spec": {"containers": [{"image": "k8s-device-plugin:v0.21.0", "args": ["--mig-strategy=single"]}]}}
+    there = pod(args=["--mig-strategy=mixed"])
+    there["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "uid": "a"}]
+    daemonsets = {"a": {"spec": {"template": template}}, "b": {"spec": {"template": {}}}}
+    plugin = _kubernetes.plugin_of([there], "n1", daemonsets)
+    assert plugin == ("gpu/plugin-1", True, "mixed", (0, 20), "single", (0, 21))
+
+
 def node(labels=None, **allocatable):
     named = {f"nvidia.com/{name.replace('__', '-').replace('_', '.')}": count for name, count in allocatable.items()}
     return {"metadata": {"name": "n1", "labels": labels or {}}, "status": {"allocatable": named}}
 
 
-MIXED = _kubernetes.Plugin("gpu/plugin-1", True, "mixed", (0, 20))
+def with_strategy(strategy):
+    return _kubernetes.Plugin("gpu/plugin-1", True, strategy, (0, 20), strategy, (0, 20))
+
+
+MIXED = with_strategy("mixed")
 OFF = [a100(mig=False)]
 
 
@@ -302,6 +316,17 @@ def test_a_plan_comes_with_what_the_node_offers_before_and_after():
     assert (says.strategy, says.refusals, says.missing) == ("mixed", (), ())
     assert says.before.resources == {"nvidia.com/gpu": 1}
     assert says.after.resources == {"nvidia.com/mig-1g.5gb": 7}
+
+
+def test_a_plan_goes_by_the_strategy_that_the_next_plugin_has():
+    goes_over = MIXED._replace(next_strategy="single")
+    says = _kubernetes.says("n1", node(mig__1g_5gb="7"), goes_over, [a100(**SEVEN)], [a100(**SEVEN)])
+    assert (says.strategy, says.refusals, says.missing) == ("single", (), ())
+    assert (says.before.resources, says.after.resources) == ({"nvidia.com/mig-1g.5gb": 7}, {"nvidia.com/gpu": 7})
+    (refusal,) = _kubernetes.says("n1", node(), goes_over, OFF, [a100(**{"1g_5gb": 2, "2g_10gb": 1})]).refusals
+    assert "choose the strategy mixed" in refusal
+    (refusal,) = _kubernetes.says("n1", node(), goes_over, OFF, OFF, "mixed").refusals
+    assert "runs with the strategy single, and kubernetes_strategy is mixed" in refusal
 
 
 def test_a_node_that_does_not_offer_what_it_has_is_told():
@@ -314,10 +339,25 @@ def test_a_node_that_does_not_offer_what_it_has_is_told():
     [
         (None, MIXED, "", "Kubernetes has no node n1: set kubernetes_node"),
         (node(), None, "", "node n1, which has no device plugin, makes of MIG cannot be told,"),
-        (node(), MIXED._replace(strategy=""), "", "the device plugin of node n1 (gpu/plugin-1) makes of MIG"),
-        (node(), MIXED._replace(strategy="both"), "", "is 'both', and must be one of none, single, mixed"),
+        (
+            node(),
+            with_strategy(""),
+            "",
+            "the device plugin of node n1 (gpu/plugin-1) makes of MIG",
+        ),
+        (
+            node(),
+            with_strategy("both"),
+            "",
+            "is 'both', and must be one of none, single, mixed",
+        ),
         (node(), MIXED, "single", "runs with the strategy mixed, and kubernetes_strategy is single"),
-        (node(), MIXED._replace(strategy="none"), "", "with the strategy none a container would get a whole GPU"),
+        (
+            node(),
+            with_strategy("none"),
+            "",
+            "with the strategy none a container would get a whole GPU",
+        ),
     ],
 )
 def test_a_node_that_cannot_have_the_layout_or_of_which_too_little_is_known_is_refused(seen, plugin, strategy, words):
