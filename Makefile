@@ -14,7 +14,8 @@ help: ## what there is
 demo: ready ## repartition a simulated DGX A100: check, run, run again
 	@tools/demo.sh
 
-demo-kubernetes: ready ## the classic of MIG in Kubernetes: 8 GPUs, 56 slices by profile, 56 as GPUs, 8 again; and which pods fit
+demo-kubernetes: need-python ## the classic of MIG in Kubernetes: 8 GPUs, 56 slices by profile, 56 as GPUs, 8 again; and which pods fit
+	@$(PYTHON) tools/setup.py --kubernetes
 	@tools/demo_kubernetes.sh
 
 demo-fleet: need-python ## the same on three nodes that boot, as root: an A100, an H100, and one with a GPU without MIG

@@ -13,9 +13,8 @@ scratch=$(mktemp -d "$PWD/.venv/demo/XXXXXX") # of its own: two demos may run at
 trap 'rm -rf "$scratch"' EXIT
 node=$scratch/dgx-a100
 export PATH=$bin:$PATH ANSIBLE_COLLECTIONS_PATH=$PWD/.venv/collections ANSIBLE_NOCOWS=1
-if [ -t 1 ]; then export ANSIBLE_FORCE_COLOR=1; fi
+. tools/say.sh
 
-say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 mig() { nvmlsim exec "$node" -- ansible-playbook playbooks/mig.yml -i examples/simulated/inventory.yml \
     -e mig_state_dir="$scratch/state" -e mig_profile=all-1g.5gb "$@"; }
 

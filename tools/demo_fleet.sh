@@ -11,9 +11,8 @@ cd "$(dirname "$0")/.."
 fleet=demo-$$ # of its own: two demos may run at once
 export PATH=$PWD/.venv/bin:$PATH ANSIBLE_COLLECTIONS_PATH=$PWD/.venv/collections ANSIBLE_NOCOWS=1 NODES_FLEET=$fleet
 export ANSIBLE_DISPLAY_SKIPPED_HOSTS=false
-if [ -t 1 ]; then export ANSIBLE_FORCE_COLOR=1; fi
+. tools/say.sh
 
-say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
 nodes() { python -m tests.nodes "$@"; }
 mig() { ansible-playbook playbooks/mig.yml -i extensions/molecule/inventory/nodes.sh -e mig_profile=all-balanced \
     -e mig_evict=clients -e mig_allow_reset=true -e mig_serial=3 "$@"; }

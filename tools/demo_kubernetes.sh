@@ -13,8 +13,7 @@ scratch=$(mktemp -d "$PWD/.venv/demo/XXXXXX") # of its own: two demos may run at
 export PATH=$PWD/.venv/bin:$PATH ANSIBLE_COLLECTIONS_PATH=$PWD/.venv/collections PYTHONPATH=$PWD/.venv/collections
 export ANSIBLE_NOCOWS=1 ANSIBLE_DISPLAY_SKIPPED_HOSTS=false ANSIBLE_DISPLAY_OK_HOSTS=false
 unset "${!KUBE@}" "${!K8S_@}" http_proxy https_proxy HTTP_PROXY HTTPS_PROXY all_proxy ALL_PROXY
-bold='' plain=''
-if [ -t 1 ]; then export ANSIBLE_FORCE_COLOR=1 && bold=$'\033[1m' plain=$'\033[0m'; fi
+. tools/say.sh
 
 # However this ends, the cluster goes.
 cluster=
@@ -29,7 +28,6 @@ trap 'exit 143' TERM
 trap 'exit 129' HUP
 
 node=$scratch/gpu01
-say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 # Tasks that only include others are left out.
 brief() {
     awk '/included: / { task = ""; next } /TASK \[/ { task = $0; next } /^$/ { gap = 1; next }
@@ -74,7 +72,7 @@ say "Eight GPUs become 56 slices, which pods ask for by their profile"
 play gpufleet.mig.mig -e mig_profile=all-1g.5gb
 kubernetes show nvidia.com/mig-1g.5gb=56
 
-say "The same slices under the name of whole GPUs: pods stay as they are, and the product label names the slice"
+say "The same slices under the name of whole GPUs, which notebooks ask for; the product label names the slice"
 play examples/kubernetes/device-plugin.yml -e device_plugin_strategy=single
 kubernetes show nvidia.com/gpu=56
 

@@ -4,9 +4,10 @@
 
 """Makes everything that demo, checks and tests need below ``.venv/``; does nothing where it is there already.
 
-    setup.py            the main environment: enough for `make demo` and `make check`
-    setup.py --nodes    also what nodes are booted of: enough for `make demo-fleet`
-    setup.py --all      all environments: what `make test` needs
+    setup.py               the main environment: enough for `make demo` and `make check`
+    setup.py --nodes       also what nodes are booted of: enough for `make demo-fleet`
+    setup.py --kubernetes  also other collections: enough for `make demo-kubernetes`
+    setup.py --all         all environments: what `make test` needs
 
 ========================== ===========================================================================
 .venv                      ansible-core's last line for Python 3.11, the lint tools, the simulator
@@ -218,7 +219,6 @@ def pip_settings() -> str:
 
 def make_what_tests_need(compiler: list[Path]) -> None:
     requirements = ROOT / "requirements"
-    unpack_collections()
     link_pythons()
     make_environment(VENV / "importer", sys.executable, [requirements / "importer.txt"])
     environments = [VENV]
@@ -236,6 +236,7 @@ def make_what_tests_need(compiler: list[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes what demo, checks and tests need below .venv/.")
     parser.add_argument("--nodes", action="store_true", help="also what nodes are booted of")
+    parser.add_argument("--kubernetes", action="store_true", help="also the collections of others that tests use")
     parser.add_argument("--all", action="store_true", help="also what only `make test` needs")
     options = parser.parse_args()
 
@@ -252,6 +253,8 @@ def main() -> None:
         install_simulator(VENV)
         link_collection()
         building = start_building_nodes() if options.nodes or options.all else None
+        if options.kubernetes or options.all:
+            unpack_collections()
         if options.all:
             make_what_tests_need(compiler)
         if building:

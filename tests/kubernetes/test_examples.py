@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 
 from ansible_collections.gpufleet.mig.tests.fleet.fleet import Fleet
 from ansible_collections.gpufleet.mig.tests.kubernetes.hosts import gpus_of
-from ansible_collections.gpufleet.mig.tests.kubernetes.running import ROOT, environment
+from ansible_collections.gpufleet.mig.tests.kubernetes.running import ROOT, environment, kill_all_of
 
 EXAMPLE = ROOT / "examples/kubernetes"
 ROLES = ("mig", "kubernetes", "device_plugin")
@@ -85,3 +86,27 @@ def test_the_playbook_installs_the_device_plugin_once_and_removes_it(api, stage,
     removed = run(fleet, device_plugin_strategy="mixed", device_plugin_state="absent")
     assert removed.rc == 0, removed.out
     assert stage.cluster.wait_for(lambda: stage.pods("node-1") == []), stage
+
+
+def test_a_node_that_a_killed_run_left_cordoned_is_given_back_by_the_next_one(api, stage, fleet):
+    assert run(fleet, device_plugin_strategy="mixed").rc == 0
+    assert stage.settles("node-1", **{"nvidia.com/gpu": 1}), stage
+    running = fleet.start(str(EXAMPLE / "device-plugin.yml"), device_plugin_strategy="single")
+    restarted = []
+
+    def kill(request):
+        """When plugin and discovery have been told to start anew, with the other strategy."""
+        if request.verb == "delete" and "/pods/" in request.path:
+            restarted.append(request.path)
+            if len(restarted) == 2:
+                kill_all_of(running.pid)
+
+    api.after_each = kill
+    running.communicate()
+    api.after_each = None
+    assert (running.returncode, stage.is_cordoned("node-1")) == (-signal.SIGKILL, True), restarted
+
+    ended = run(fleet, device_plugin_strategy="single")
+    assert (ended.rc, stage.is_cordoned("node-1")) == (0, False), ended.out
+    again = run(fleet, device_plugin_strategy="single")
+    assert (again.rc, again.changed) == (0, set()), again.out
