@@ -194,6 +194,7 @@ def test_a_host_that_is_right_is_mended_where_a_change_has_left_something(api, s
     assert checked.rc == 0, checked.out
     assert "to mend, node-1:" in checked.out
     assert "was cordoned for all-1g.5gb by the run 'killed', and not given back since." in checked.out
+    assert "node-1: all-1g.5gb (generated): as wanted; 1 GPU with 7 MIG devices." in checked.out
     assert checked.changed == {"node-1"}
     assert api.writes == []
 
