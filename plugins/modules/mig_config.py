@@ -486,6 +486,10 @@ persisted:
   returned: success
   type: str
   sample: match
+remember:
+  description: The option of this name, also where the task failed.
+  returned: with O(remember=false)
+  type: bool
 converged:
   description: Whether there was nothing to do, not even to remember the layout, to finish a change of somebody else or
     to note that a reboot has come that was waited for.
