@@ -11,7 +11,7 @@ import typing as t
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import quoted
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, MigAction
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, MigAction, without_unanswered
 
 
 class ActionModule(MigAction):
@@ -19,6 +19,12 @@ class ActionModule(MigAction):
 
     # One of these is needed.
     wishes: t.ClassVar[tuple[str, ...]] = ("label", "label_by_gpu", "config", "layout", "previous", "recover")
+
+    def run(self, tmp: t.Optional[str] = None, task_vars: t.Optional[dict[str, t.Any]] = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        # Ansible keeps no arguments of a task, and who judges many hosts has to know, also of one that failed.
+        remember = without_unanswered(self._task.args).get("remember", True)
+        return result if boolean(remember, strict=False) else {**result, "remember": False}
 
     def arguments(self, given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         arguments = super().arguments(given)

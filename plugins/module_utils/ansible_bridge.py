@@ -117,6 +117,7 @@ def orders(params: Params) -> Orders:
         allow_reboot=bool(params.get("allow_reboot")),
         manage_drm=params["manage_drm"],
         pods_leave=bool(params.get("pods_leave")),
+        remember=params.get("remember", True),
         recover=params.get("recover") or "forward",
         lock_timeout=seconds(params, "lock_timeout", least=0),
         operation_timeout=seconds(params, "operation_timeout"),
@@ -283,7 +284,7 @@ def config(module: AnsibleModule) -> Result:
         reasons = " ".join(report.differences_in_words(node, differences))
         raise MigError(f"Cannot tell whether the node is as wanted, and nothing was changed: {reasons}")
     persisted = state.persisted_verdict(state.read_wanted(places), node, wanted.wishes or None)
-    remembered = persisted == "match" or not wanted.wishes
+    remembered = persisted == "match" or not wanted.wishes or not task.orders.remember
     drained_for = state.read_drain(places)
     untold = _untold(places, wanted)
     as_wanted = verdict == "match" and remembered and unfinished is None and untold is None

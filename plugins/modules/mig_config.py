@@ -27,8 +27,8 @@ description:
   - After a change the device files of all instances of the changed GPUs exist on the host, in C(/dev/nvidia-caps), and
     below the root of a driver that runs in a container, C(/run/nvidia/driver). They are looked at. If one is missing,
     the task fails with RV(missing_devices).
-  - What was reached is remembered on the node for the next boot. A node that is as wanted but was never remembered is
-    remembered, which counts as a change.
+  - What was reached is remembered on the node for the next boot, unless O(remember) says otherwise. A node that is as
+    wanted but was never remembered is remembered, which counts as a change.
   - A mode change that the driver keeps pending ends the task before any other instance is touched. RV(reset_required)
     and RV(reboot_required) then name the GPUs, RV(verdict) is V(differ), and the task does not fail. Run it again
     after the reset or reboot, or allow the reset with O(allow_reset). A mode that only a reboot makes current is not
@@ -185,6 +185,17 @@ options:
       - A real run passes over nobody. What a pod still uses then is refused like anything else.
     type: bool
     default: false
+  remember:
+    description:
+      - Whether what was reached is remembered on the node for the next boot.
+      - With V(false) what the node remembers stays as it is, and a node that is as wanted is never changed for the sake
+        of it. A boot brings back what is remembered, where the role P(gpufleet.mig.boot#role) is set up; O(previous)
+        and C(gpufleet-mig verify) go by it as well.
+      - It is for a layout that is to last until the next boot, and for nodes of which somebody else remembers what they
+        shall have, such as the MIG manager of NVIDIA's operator.
+      - An unfinished change of an earlier run that this task ends is remembered if that run was to remember it.
+    type: bool
+    default: true
   lease:
     description:
       - How many seconds this node is kept for O(run_id) when the result is that a reset or reboot is needed. Until then
@@ -296,6 +307,11 @@ EXAMPLES = r"""
 - name: Take back a change that was interrupted, and do nothing else
   gpufleet.mig.mig_config:
     recover: back
+
+- name: Whole GPUs until the next boot, which brings back what there was
+  gpufleet.mig.mig_config:
+    label: all-disabled
+    remember: false
 
 - name: Fail soon where the driver hangs or somebody else is at work
   gpufleet.mig.mig_config:
@@ -470,6 +486,10 @@ persisted:
   returned: success
   type: str
   sample: match
+remember:
+  description: The option of this name, also where the task failed.
+  returned: with O(remember=false)
+  type: bool
 converged:
   description: Whether there was nothing to do, not even to remember the layout, to finish a change of somebody else or
     to note that a reboot has come that was waited for.
@@ -783,6 +803,7 @@ def main() -> None:
             "allow_reset": {"type": "bool", "default": False},
             "allow_reboot": {"type": "bool", "default": False},
             "pods_leave": {"type": "bool", "default": False},
+            "remember": {"type": "bool", "default": True},
             "lease": {"type": "float", "default": 0},
             "run_id": {"type": "str"},
             "brief": {"type": "bool", "default": False},

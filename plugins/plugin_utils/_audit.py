@@ -35,8 +35,9 @@ STATES = {
     "unknown": ("cannot tell", "cannot tell"),
     "unreachable": ("does not answer", "do not answer"),
 }
-# What a boot would bring, measured by what is there.
-BOOTS = ("match", "differ", "absent", "unknown")
+# What a boot would bring, measured by what is there. Where that is remembered ``elsewhere``, nobody asks there.
+BOOTS = ("match", "differ", "absent", "elsewhere", "unknown")
+_IN_ORDER_AT_A_BOOT = ("match", "elsewhere")
 
 _NEXT = {
     "match": "",
@@ -51,6 +52,11 @@ _NEXT = {
 }
 _NEXT_FOR_BOOT = {
     "differ": "A boot would bring something else than what is there: run the playbook gpufleet.mig.mig on it.",
+    "beside": (
+        "It remembers another layout than the manager of MIG that changes its GPUs has made, and would bring that at"
+        " its next boot: run the playbook gpufleet.mig.uninstall on it, which touches no GPU, or set kubernetes_mode to"
+        " engine."
+    ),
     "absent": "Nothing is remembered for a boot: run the playbook gpufleet.mig.mig on it, which then touches no GPU.",
     "unknown": "Cannot tell what a boot would bring: the records of the host belong to root, so add --become.",
 }
@@ -97,7 +103,8 @@ def in_words(states: t.Mapping[str, int]) -> str:
 def _beside(wrong: t.Sequence[Document]) -> str:
     """What is wrong with hosts that are as wanted now."""
     right = [host for host in wrong if host["state"] == "match"]
-    drained, boots = sum(host["drained"] for host in right), sum(host["boot"] != "match" for host in right)
+    drained = sum(host["drained"] for host in right)
+    boots = sum(host["boot"] not in _IN_ORDER_AT_A_BOOT for host in right)
     return (f", {drained} still drained" if drained else "") + (f", {boots} not after a boot" if boots else "")
 
 
@@ -106,7 +113,10 @@ def _beside(wrong: t.Sequence[Document]) -> str:
 
 def _judge(plan: Answer, seen: Answer) -> Document:
     host = _planned(plan) if "verdict" in plan else _without_plan(plan, seen)
-    host["ok"] = host["state"] == "match" and host["boot"] == "match" and not host["drained"]
+    host["remember"] = plan.get("remember") is not False
+    if host["boot"] == "absent" and not host["remember"]:
+        host["boot"] = "elsewhere"
+    host["ok"] = host["state"] == "match" and host["boot"] in _IN_ORDER_AT_A_BOOT and not host["drained"]
     host["next"] = _next(host)
     return host
 
@@ -170,6 +180,7 @@ def _about(state: str) -> Document:
         "state": state,
         "ok": False,
         "boot": "unknown",
+        "remember": True,
         "label": "",
         "label_source": "",
         "msg": "",
@@ -188,14 +199,19 @@ def _next(host: Document) -> str:
     """What to do about a host, in a sentence; empty where all is in order."""
     if host["state"] != "match":
         return _NEXT[host["state"]]
-    if host["boot"] != "match":
-        return _NEXT_FOR_BOOT[host["boot"]]
+    if host["boot"] not in _IN_ORDER_AT_A_BOOT:
+        return _NEXT_FOR_BOOT[_kind_of_boot(host)]
     if host["drained"]:
         return (
             "It was drained for a change and never taken back: run the playbook gpufleet.mig.mig on it, with"
             " mig_take_over_drain=true where no run for another layout is at work there."
         )
     return ""
+
+
+def _kind_of_boot(host: Document) -> str:
+    """What a boot would bring, in words of its own where two would bring something."""
+    return "beside" if host["boot"] == "differ" and not host["remember"] else str(host["boot"])
 
 
 def _boot(persisted: t.Any) -> str:
@@ -213,10 +229,16 @@ def text(document: Document) -> str:
             lines += ["", *_host_in_words(name, host)]
     good = [name for name, host in document["hosts"].items() if host["ok"]]
     if good:
-        listed = ", ".join(map(printable, good[:_NAMES_SHOWN]))
-        more = f" and {len(good) - _NAMES_SHOWN} more" if len(good) > _NAMES_SHOWN else ""
-        lines += ["", *_wrapped(f"In order: {listed}{more}.", "")]
+        lines += ["", *_wrapped(f"In order: {_names(good)}.", "")]
+    elsewhere = [name for name, host in document["hosts"].items() if host["boot"] == "elsewhere"]
+    if elsewhere:
+        lines += ["", *_wrapped(f"{_ELSEWHERE} {_names(elsewhere)}.", "")]
     return "\n".join(lines)
+
+
+def _names(hosts: t.Sequence[str]) -> str:
+    more = f" and {len(hosts) - _NAMES_SHOWN} more" if len(hosts) > _NAMES_SHOWN else ""
+    return ", ".join(map(printable, hosts[:_NAMES_SHOWN])) + more
 
 
 def _host_in_words(name: str, host: Document) -> list[str]:
@@ -231,7 +253,7 @@ def _host_in_words(name: str, host: Document) -> list[str]:
     if host["pending"]:
         lines.append(f"    The MIG mode of GPU {', '.join(map(str, host['pending']))} waits for a reset or reboot.")
     if host["state"] != "match" and host["boot"] in ("differ", "absent"):
-        lines.append(f"    {_BOOT_BESIDE[host['boot']]}")
+        lines += _wrapped(_BOOT_BESIDE[_kind_of_boot(host)], "    ")
     if host["drained"]:
         lines.append("    It is drained: a change was begun and the host was not taken back.")
     return [*lines, *_wrapped(host["next"], "    -> ")]
@@ -252,7 +274,16 @@ def _pictures_in_words(before: t.Sequence[str], after: t.Sequence[str]) -> list[
 _BOOT_BESIDE = {
     "differ": "What is there is not what a boot would bring: something else than this collection made it, or took it.",
     "absent": "Nothing is remembered for a boot.",
+    "beside": (
+        "It remembers a layout of its own beside the manager of MIG that changes its GPUs: the playbook"
+        " gpufleet.mig.uninstall has it forget that."
+    ),
 }
+# Not that this is right: the label of a node may be another one by now.
+_ELSEWHERE = (
+    "What a boot brings these hosts is up to the MIG manager of the operator, which goes by the label of their node and"
+    " is not asked here:"
+)
 
 
 def _wrapped(sentence: str, indent: str) -> list[str]:
@@ -300,7 +331,11 @@ def metrics(document: Document) -> str:
         (
             "host_boot_drift",
             "Whether a boot would bring something else than what is there; absent where that cannot be told.",
-            [({"host": name}, int(host["boot"] != "match")) for name, host in hosts if host["boot"] != "unknown"],
+            [
+                ({"host": name}, int(host["boot"] != "match"))
+                for name, host in hosts
+                if host["boot"] not in ("unknown", "elsewhere")
+            ],
         ),
         (
             "host_drained",

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 
@@ -14,7 +15,7 @@ import pytest
 
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import gpus
-from ansible_collections.gpufleet.mig.tests.kubernetes.hosts import fleet_of, gpus_of, managed_node
+from ansible_collections.gpufleet.mig.tests.kubernetes.hosts import fleet_of, gpus_of, have, managed_node
 from ansible_collections.gpufleet.mig.tests.kubernetes.running import kill_all_of
 
 NODE = "/api/v1/nodes/node-1"
@@ -194,6 +195,7 @@ def test_a_host_that_is_right_is_mended_where_a_change_has_left_something(api, s
     assert checked.rc == 0, checked.out
     assert "to mend, node-1:" in checked.out
     assert "was cordoned for all-1g.5gb by the run 'killed', and not given back since." in checked.out
+    assert "node-1: all-1g.5gb (generated): as wanted; 1 GPU with 7 MIG devices." in checked.out
     assert checked.changed == {"node-1"}
     assert api.writes == []
 
@@ -213,6 +215,47 @@ def test_a_host_that_is_right_is_mended_where_a_change_has_left_something(api, s
     assert fleet.writes() == {}
     again = make(fleet)
     assert again.changed == set()
+
+
+# --- the audit ------------------------------------------------------------------------------------------------------
+
+
+def audit(fleet, label):
+    """The audit and, of node-1, what it says of a boot, and its sample of a drift at the next one."""
+    files = {"mig_audit_json": "audit.json", "mig_audit_textfile": "audit.prom"}
+    ran = fleet.run("audit", mig_profile=label, **files)
+    host = json.loads((fleet.folder / "audit.json").read_text())["hosts"]["node-1"]
+    drift = re.findall(r'host_boot_drift\{host="node-1"\} (\d)', (fleet.folder / "audit.prom").read_text())
+    return ran, host, drift
+
+
+def test_an_audit_compares_the_layout_and_leaves_the_next_boot_to_the_manager(api, fleet):
+    api.forget()
+    ran, host, drift = audit(fleet, "all-disabled")
+    assert ran.rc == 0, ran.out
+    assert (host["state"], host["boot"], drift) == ("match", "elsewhere", [])
+    assert "up to the MIG manager of the operator" in ran.out
+    ran, host, drift = audit(fleet, "all-1g.5gb")
+    assert ran.rc == 2
+    assert (host["state"], host["boot"], drift) == ("differ", "elsewhere", [])
+    assert "Nothing is remembered" not in ran.out
+    ran, host, drift = audit(fleet, "all-2g.6gb")
+    assert (host["state"], host["boot"], drift) == ("refused", "elsewhere", [])
+    assert (api.requests, state_of(fleet)) == ([], []), "an audit is of hosts, and leaves nothing on them"
+
+
+def test_an_audit_names_a_layout_that_a_host_remembers_beside_the_manager(fleet):
+    engine = {"mig_scheduler": "", "kubernetes_mode": ""}
+    assert make(fleet, "all-1g.5gb", **engine, mig_ignore_guards="owner").rc == 0
+    have(fleet.simulators["node-1"], gpus(1, mig="3x2g.10gb"))
+    ran, host, drift = audit(fleet, "3x2g.10gb")
+    assert ran.rc == 2
+    assert (host["state"], host["boot"], drift) == ("match", "differ", ["1"])
+    assert "run the playbook gpufleet.mig.uninstall on it" in " ".join(ran.out.split())
+    assert fleet.run("uninstall", mig_profile="3x2g.10gb").rc == 0
+    ran, host, drift = audit(fleet, "3x2g.10gb")
+    assert ran.rc == 0, ran.out
+    assert host["boot"] == "elsewhere"
 
 
 # --- a run that is killed -----------------------------------------------------------------------------------------

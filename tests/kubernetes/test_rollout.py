@@ -93,6 +93,42 @@ def test_hosts_of_two_clusters_are_not_planned_by_what_one_of_them_says(api, sta
     assert (api.requests, fleet.writes()) == ([], {})
 
 
+AUTH = {"kubeconfig": "{{ inventory_dir }}/{{ cluster }}.kubeconfig"}
+
+
+def test_a_connection_is_filled_in_with_the_variables_of_the_hosts_whose_it_is(stage, fleet):
+    """One host asks for all of a play, and it may be of no cluster, or of another one."""
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    fleet.add("bare", f"1x{BOARD}")
+    fleet.hosts = {"bare": fleet.hosts["bare"], **fleet.hosts}
+    (fleet.folder / "east.kubeconfig").symlink_to(stage.kubeconfig)
+    fleet.variables.update(kubernetes_auth=AUTH, cluster="west", mig_scheduler="")
+    fleet.group("east", "node-1", "node-2", cluster="east", mig_scheduler="kubernetes")
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 0, ran.out
+    assert "for the scheduler 1 nvidia.com/gpu -> 7 nvidia.com/mig-1g.5gb" in ran.out
+    assert fleet.devices() == dict.fromkeys(("bare", "node-1", "node-2"), "7x1g.5gb")
+    for name in ("node-1", "node-2"):
+        assert stage.settles(name, **SEVEN), stage
+        assert not stage.is_cordoned(name)
+
+
+def test_connections_that_are_alike_until_they_are_filled_in_are_not_one_cluster(api, stage, fleet):
+    (fleet.folder / "node-1.kubeconfig").symlink_to(stage.kubeconfig)
+    fleet.variables.update(kubernetes_auth=AUTH, cluster="{{ inventory_hostname }}")
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 2
+    assert "Hosts of this run have different values of kubernetes_auth" in ran.out
+    assert (api.requests, fleet.writes()) == ([], {})
+
+    stage.plain("mixed")
+    assert stage.settles("node-1", **WHOLE)
+    ran = run(fleet, "--check", mig_profile="all-1g.5gb", mig_hosts="node-1")
+    assert ran.rc == 0, ran.out
+    assert "for the scheduler 1 nvidia.com/gpu -> 7 nvidia.com/mig-1g.5gb" in ran.out
+
+
 def test_strategy_and_layout_are_changed_by_one_rollout_where_pods_are_replaced_on_deletion(stage, fleet):
     """The daemonset has the new strategy, and the pod of a node goes on with the old one until its node is changed."""
     stage.plain("mixed")

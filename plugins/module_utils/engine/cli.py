@@ -114,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument(
         "--accept-replacement", action="store_true", help="also on a board that replaced the saved one"
     )
+    restore.add_argument(
+        "--not-remembered", action="store_true", help="only until the next boot: what that restores stays as it is"
+    )
     restore.set_defaults(work=_restore, otherwise=REFUSED)
     recover = commands.add_parser("recover", help="finish a change that was interrupted")
     recover.add_argument("--back", action="store_true", help="take it back instead")
@@ -464,6 +467,7 @@ def _judgement(outcome: Outcome, done: str, changed: int) -> tuple[int, str, str
 def _orders(options: argparse.Namespace) -> Orders:
     return Orders(
         allow_reset=options.allow_reset,
+        remember=not getattr(options, "not_remembered", False),
         lock_timeout=options.wait,
         operation_timeout=options.timeout,
         run_id=getattr(options, "run_id", ""),

@@ -338,6 +338,7 @@ class Orders(t.NamedTuple):
     ``tells_containers``    whether containers are told of what there is before clients start, on a node that is set up
                             for it; not at boot, where a unit does so that comes after the layout
     ``pods_leave``          whether whoever asks has pods leave before a change, so that a plan passes over them
+    ``remember``            whether what is reached is remembered for the next boot; otherwise the record stays as it is
     ``recover``             what becomes of an unfinished change: forward (finished) or back (taken back)
     ``operation_timeout``   of one call to the driver, or of reading one GPU
     ``lease``               how long this node is kept for ``run_id`` when it waits for a reset or reboot
@@ -352,6 +353,7 @@ class Orders(t.NamedTuple):
     manage_drm: bool = False
     tells_containers: bool = True
     pods_leave: bool = False
+    remember: bool = True
     recover: str = "forward"
     lock_timeout: float = 300.0
     operation_timeout: float = 60.0

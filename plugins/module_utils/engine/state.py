@@ -107,7 +107,8 @@ class Journal(t.NamedTuple):
     ``before`` are dumps (layouts.dump) of all MIG-capable GPUs, ``target`` those of the GPUs that the wish covers as
     they were planned. ``steps`` are all planned writes: what they would create may exist and is then ours. ``clients``
     are units that ran and were to be stopped, in the order of stopping; they start in reverse. ``gpus`` have steps.
-    ``drm`` says that the kernel module nvidia_drm was loaded and was to be unloaded meanwhile.
+    ``drm`` says that the kernel module nvidia_drm was loaded and was to be unloaded meanwhile, ``remember`` that the
+    layout is one for the next boot, too.
     """
 
     txid: str
@@ -122,6 +123,7 @@ class Journal(t.NamedTuple):
     clients: tuple[str, ...] = ()
     gpus: tuple[int, ...] = ()
     drm: bool = False
+    remember: bool = True
 
 
 class Persisted(t.NamedTuple):
@@ -241,6 +243,7 @@ def _journal(data: Record) -> Journal:
         clients=_texts(data, "clients"),
         gpus=_numbers(data, "gpus"),
         drm=_flag(data, "drm"),
+        remember=_flag(data, "remember"),
     )
     known = {dump.get("index") for dump in journal.before}
     unknown = {*journal.gpus, *(step.gpu for step in journal.steps)} - known

@@ -705,14 +705,14 @@ class _Worker:
             clients=restart,
             gpus=tuple(sorted({step.gpu for step in steps})),
             drm=self._needs_no_drm(foreseen.before, plan) or bool(self._unfinished and self._unfinished.drm),
+            remember=self._orders.remember,
         )
 
     def _remembered(self, outcome: Outcome, wanted: Wanted, origin: t.Optional[Node] = None) -> Outcome:
         """Write down what was proven, unless that is written down already, and after a change what was there before."""
-        # What brings back what is remembered leaves it so, but for a change that it has finished meanwhile.
-        finished = self._of_the_unfinished(outcome.after) if self._job.restores else wanted.wishes
-        covered = [outcome.after.gpus[index] for index in sorted(wanted.wishes) if index in finished]
-        if self._job.restores and not covered:
+        ours = self._to_be_remembered(outcome.after, wanted)
+        covered = [outcome.after.gpus[index] for index in sorted(wanted.wishes) if index in ours]
+        if not covered:
             return outcome
         persisted = state.read_wanted(self._places)
         known = state.persisted_verdict(persisted, outcome.after, [gpu.index for gpu in covered]) == compare.MATCH
@@ -737,11 +737,23 @@ class _Worker:
                 gpus=tuple(dumps),
             ),
             whole_node=self._job.resolve is not None
-            and not self._job.restores
-            and state.is_whole(outcome.after, wanted.wishes),
+            and not self._leaves_the_record
+            and state.is_whole(outcome.after, [gpu.index for gpu in covered]),
             before=[layouts.dump(origin.gpus[gpu.index]) for gpu in covered] if origin else (),
         )
         return outcome._replace(remembered=not known)
+
+    @property
+    def _leaves_the_record(self) -> bool:
+        """Whether what is remembered is not up to this job's own wish; a change that it has finished may be."""
+        return self._job.restores or not self._orders.remember
+
+    def _to_be_remembered(self, node: Node, wanted: Wanted) -> t.Collection[int]:
+        """GPUs whose layout the next boot shall restore. Who ends a change of somebody else goes by what that said."""
+        theirs = self._to_finish is None or self._to_finish.remember
+        if self._leaves_the_record:
+            return self._of_the_unfinished(node) if theirs else ()
+        return wanted.wishes if theirs else wish_of(node, self._job, None).wishes
 
     def _of_the_unfinished(self, node: Node) -> set[int]:
         """GPUs that the unfinished change was about."""

@@ -216,3 +216,15 @@ def test_clients_of_a_survey_become_a_list(stage, given, wanted):
 def test_reservations_of_a_survey_become_data(stage):
     stage.run(ActionModule, label="all-disabled", reservations='[{"device": "MIG-5f", "holder": "Slurm job 1"}]')
     assert stage.calls[0]["reservations"] == [{"device": "MIG-5f", "holder": "Slurm job 1"}]
+
+
+@pytest.mark.parametrize("said", [False, "no", "false", 0])
+def test_a_result_says_that_nothing_was_to_be_remembered_also_where_the_node_was_not_asked(stage, said):
+    assert stage.run(ActionModule, label="halves", remember=said)["remember"] is False
+    refused = stage.run(ActionModule, remember=said)
+    assert (refused["failed"], refused["remember"]) == (True, False)
+
+
+@pytest.mark.parametrize("said", [True, "yes", "", None])
+def test_a_result_does_not_say_what_is_so_by_default(stage, said):
+    assert "remember" not in stage.run(ActionModule, label="halves", remember=said)

@@ -363,6 +363,18 @@ def test_a_gpu_that_is_passed_over_although_its_model_can_do_mig_is_a_warning_wi
 # --- what the node remembers -----------------------------------------------------------------------------------------
 
 
+def test_a_layout_that_is_not_to_be_remembered_is_as_wanted_without_a_record(host, tmp_path):
+    host.node, host.remembers = boards.node(a100(instances=SEVEN)), False
+    would = host.run(mig_config, check_mode=True, label="all-1g.5gb")
+    assert (would["changed"], would["converged"]) == (True, False)
+    assert "as wanted, and would be remembered for the next boot" in would["msg"]
+    for check_mode in (True, False):
+        result = host.run(mig_config, check_mode=check_mode, label="all-1g.5gb", remember=False)
+        assert (result["changed"], result["converged"], result["persisted"]) == (False, True, "absent")
+        assert result["msg"] == "all-1g.5gb (generated): as wanted; 1 GPU with 7 MIG devices."
+    assert not (tmp_path / "state").exists()
+
+
 def test_a_node_that_is_as_wanted_but_was_never_remembered_is_remembered_once(host):
     host.node, host.remembers = boards.node(a100(instances=SEVEN)), False
     checked = host.run(mig_config, check_mode=True, label="all-1g.5gb")

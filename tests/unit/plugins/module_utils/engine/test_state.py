@@ -224,6 +224,7 @@ def test_a_file_of_another_version_is_neither_guessed_at_nor_removed(places, nam
         ("txid", 5, "txid is not text"),
         ("who", None, "who is not text"),
         ("drm", 1, "drm is not a boolean"),
+        ("remember", None, "remember is not a boolean"),
         ("gpus", [0, True], "gpus is not a list of numbers"),
         ("gpus", "01", "gpus is not a list of numbers"),
         ("clients", [1], "clients is not a list of texts"),
