@@ -52,6 +52,9 @@ class Asked(t.NamedTuple):
     everything: bool
 
 
+NOTHING = Asked((), (), False)
+
+
 class Existing(clients.Containers):
     """All containers of a runtime."""
 
@@ -93,7 +96,7 @@ def look(module: AnsibleModule) -> bridge.Result:
     containers: list[bridge.Result] = []
     unasked: list[bridge.Result] = []
     for runtime in dict.fromkeys(module.params["runtimes"]):
-        shown, why_not = _existing(runtime)
+        shown, why_not = existing(runtime)
         if why_not:
             unasked.append({"runtime": runtime, "reason": why_not})
         containers += [about for each in shown if (about := _about(runtime, each, gpus)) is not None]
@@ -109,7 +112,8 @@ def look(module: AnsibleModule) -> bridge.Result:
     }
 
 
-def _existing(runtime: str) -> tuple[list[Shown], str]:
+def existing(runtime: str) -> tuple[list[Shown], str]:
+    """What ``inspect`` shows of each container of a runtime, or why that was not asked. Raises ClientError."""
     if not isinstance(clients.manager_of(), clients.Host):
         return [], "systemd does not run on this node"
     return Existing(runtime, clients.Systemd(), 0.0).read()
@@ -118,22 +122,38 @@ def _existing(runtime: str) -> tuple[list[Shown], str]:
 def _about(runtime: str, shown: Shown, gpus: cdi_names.Gpus) -> t.Optional[bridge.Result]:
     """A container in the words of the result; None for one that was given no device."""
     asked = asked_by(shown)
-    if asked == Asked((), (), False):
+    if asked == NOTHING:
         return None
     devices, gone = _meant(asked, gpus)
-    identity = printable(str(shown.get("Id") or ""))
-    name = printable(str(shown.get("Name") or "").lstrip("/"))
-    status = printable(str((shown.get("State") or {}).get("Status") or "unknown"))
     return {
         "runtime": runtime,
-        "id": identity,
-        "name": name,
-        "status": status,
+        "id": _id_of(shown),
+        "name": _name_of(shown),
+        "status": status_of(shown),
         "devices": devices,
         "gone": gone,
         "all": asked.everything,
-        "description": f"container {name or identity[:12]} ({runtime} {identity[:12]}, {status})",
+        "description": in_words(runtime, shown),
     }
+
+
+def in_words(runtime: str, shown: Shown) -> str:
+    """A container as people know it: ``container trainer (docker 3f2a1bc0d4e5, running)``."""
+    short = _id_of(shown)[:12]
+    return f"container {_name_of(shown) or short} ({runtime} {short}, {status_of(shown)})"
+
+
+def status_of(shown: Shown) -> str:
+    """What the runtime says that a container does."""
+    return printable(str(_mapping(shown, "State").get("Status") or "unknown"))
+
+
+def _id_of(shown: Shown) -> str:
+    return printable(str(shown.get("Id") or ""))
+
+
+def _name_of(shown: Shown) -> str:
+    return printable(str(shown.get("Name") or "").lstrip("/"))
 
 
 def asked_by(shown: Shown) -> Asked:

@@ -70,9 +70,13 @@ def look(module: AnsibleModule) -> None:
     module.exit_json(changed=False, **result)
 
 
+def given(path: str, timeout: float) -> list[Given]:
+    """The devices that pods have, as the kubelet names them. Raises CallError."""
+    return list(given_to_pods(http2.call(path, _LIST, _EMPTY_REQUEST, timeout=timeout, most_bytes=_MOST_BYTES)))
+
+
 def _ask(path: str, timeout: float, allocatable: bool) -> Result:
-    answer = http2.call(path, _LIST, _EMPTY_REQUEST, timeout=timeout, most_bytes=_MOST_BYTES)
-    reservations, unresolved = told_apart(given_to_pods(answer))
+    reservations, unresolved = told_apart(given(path, timeout))
     result: Result = {"available": True, "reservations": reservations, "unresolved": unresolved}
     if allocatable:
         answer = http2.call(path, _ALLOCATABLE, _EMPTY_REQUEST, timeout=timeout, most_bytes=_MOST_BYTES)
@@ -158,13 +162,13 @@ def _claimed_devices(container: bytes) -> t.Iterator[tuple[str, str]]:
                 yield driver, protobuf.text(resource, 4) or ", ".join(names)
 
 
-def told_apart(given: t.Iterable[Given]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+def told_apart(devices: t.Iterable[Given]) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """Reservations as mig_config wants them, and devices that are not named by their UUID.
 
     Replicas of a device that one container has are one reservation.
     """
     reservations, unresolved = [], []
-    for each in given:
+    for each in devices:
         device = each.device.partition(_REPLICA)[0]
         if _DEVICE.fullmatch(device):
             reservations.append({"device": device, "holder": each.holder, "source": _SOURCE})
