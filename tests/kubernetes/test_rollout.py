@@ -93,6 +93,17 @@ def test_hosts_of_two_clusters_are_not_planned_by_what_one_of_them_says(api, sta
     assert (api.requests, fleet.writes()) == ([], {})
 
 
+def test_where_the_cluster_does_not_answer_no_host_is_touched_not_even_one_that_is_no_node_of_it(fleet, tmp_path):
+    fleet.add("bare", f"1x{BOARD}")
+    fleet.group("without_scheduler", "bare", mig_scheduler="")
+    fleet.variables["kubernetes_auth"] = {"kubeconfig": str(tmp_path / "none")}
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 2
+    assert "No host was touched." in " ".join(ran.out.split())
+    assert "Apply" not in ran.out
+    assert fleet.writes() == {}
+
+
 AUTH = {"kubeconfig": "{{ inventory_dir }}/{{ cluster }}.kubeconfig"}
 
 
