@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 import typing as t
+from collections import defaultdict
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _healing, _kubernetes, _owners
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _healing, _kubernetes, _kubernetes_settings, _owners
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
@@ -25,6 +26,7 @@ ARGUMENTS: dict[str, t.Any] = {
     "strategies": {"type": "dict", "default": {}},
     "modes": {"type": "dict", "default": {}},
     "takeovers": {"type": "dict", "default": {}},
+    "settings": {"type": "dict", "default": {}},
     "plugin_selector": {"type": "raw", "required": True},
     "manager_selector": {"type": "raw", "default": ["app=nvidia-mig-manager"]},
     "manager_timeout": {"type": "float", "default": 900},
@@ -64,6 +66,9 @@ class _Cluster:
         api = Api(arguments["auth"])
         managed = _owners.OPERATOR in arguments["modes"].values()
         self._nodes = api.nodes()
+        self._hosts: dict[str, list[str]] = defaultdict(list)
+        for host in arguments["nodes"]:
+            self._hosts[self._name_of(host)].append(host)
         self._plugins = api.pods(list_of(arguments["plugin_selector"]))
         self._daemonsets = api.daemonsets()
         self._owners = _owners.Cluster(
@@ -75,9 +80,12 @@ class _Cluster:
             patience=arguments["manager_timeout"],
         )
 
+    def _name_of(self, host: str) -> str:
+        return str(self._arguments["nodes"][host] or host)
+
     def says_of(self, host: str) -> Result:
         """What Kubernetes has to say to the plan of a host."""
-        name = str(self._arguments["nodes"][host] or host)
+        name = self._name_of(host)
         plan = self._arguments["plans"].get(host) or {}
         mode = str(self._arguments["modes"].get(host) or _owners.ENGINE)
         before = _kubernetes.gpus_of(plan.get("before") or [])
@@ -98,13 +106,22 @@ class _Cluster:
             "before": dict(says.before.resources),
             "after": dict(says.after.resources),
             "labels": dict(says.after.labels),
-            "refusals": [*owner.refusals, *says.refusals],
+            "refusals": [*self._mistakes(host, name, plan.get("machine") or {}), *owner.refusals, *says.refusals],
             "warnings": [*owner.warnings, *says.warnings, *left.why_not],
             "missing": list(says.missing),
             "heal": list(left.heal),
             "drained": left.drained_for is not None,
             "drained_for": left.drained_for or "",
         }
+
+    def _mistakes(self, host: str, name: str, machine: t.Mapping[str, str]) -> list[str]:
+        """What is wrong with what was said of this host, whatever is planned."""
+        settings = {variable: values.get(host) for variable, values in self._arguments["settings"].items()}
+        which = [
+            _kubernetes.of_several_hosts(name, self._hosts[name]),
+            _kubernetes.of_another_machine(name, self._nodes.get(name), machine),
+        ]
+        return [*_kubernetes_settings.wrong(settings), *filter(None, which)]
 
     def _left_behind(self, name: str, node: Json, mode: str, owner: _owners.Owner) -> _healing.LeftBehind:
         """Where we may do nothing, nothing is mended."""

@@ -301,6 +301,7 @@ def config(module: AnsibleModule) -> Result:
         "reset_required": [],
         "reboot_required": [],
         "persisted": persisted,
+        "machine": {"machine_id": state.machine_id(), "boot_id": state.boot_id()},
         "binding": keep_binding(task),
         "drained": drained_for is not None,
         "drained_for": drained_for or "",

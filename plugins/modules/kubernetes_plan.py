@@ -21,6 +21,8 @@ description:
   - A layout that the strategy cannot have is refused here, before any node is drained. With V(none) that is any MIG,
     with V(single) devices that are not all alike, and with all of them a GPU with MIG on and no device, and compute
     instances that are smaller than their GPU instance.
+  - A host is refused whose node is that of another host too, or reports another machine than the host is, by its
+    machine id and its boot id. To drain one machine and change another would cost jobs.
   - A node has one owner. It is refused here where the operator's MIG manager has the GPUs and we were to change them,
     where the manager was to change them and cannot or is not there, and where NVIDIA's DRA driver makes MIG devices
     as pods ask for them.
@@ -56,6 +58,12 @@ options:
     default: {}
   takeovers:
     description: Whether the GPUs are taken over from the operator's MIG manager for a change, by host.
+    type: dict
+    default: {}
+  settings:
+    description:
+      - Values of the variables of the role P(gpufleet.mig.kubernetes#role) that say who leaves and how long is waited,
+        by variable and by host. A host with one that cannot be used is refused, before its node would be drained.
     type: dict
     default: {}
   manager_selector:

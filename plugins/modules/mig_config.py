@@ -486,6 +486,19 @@ persisted:
   returned: success
   type: str
   sample: match
+machine:
+  description: Which machine this is, by the names that others have for it too, such as Kubernetes for its nodes.
+  returned: success
+  type: dict
+  contains:
+    machine_id:
+      description: The machine id of its system. Empty where it has none.
+      type: str
+      sample: 0b6e4e2f5f7c4f0b9d1f5a6c7d8e9f01
+    boot_id:
+      description: The kernel's name for its present boot.
+      type: str
+      sample: 5f1c1a52-7c6e-4a3b-8f7a-2f6b1c9d0e3a
 remember:
   description: The option of this name, also where the task failed.
   returned: with O(remember=false)

@@ -418,6 +418,35 @@ def says(
     return Says(chosen, now, then, then.refusals, then.warnings, missing)
 
 
+def of_several_hosts(name: str, hosts: t.Sequence[str]) -> str:
+    """Why a node cannot be drained for its host, which is one of several that are said to be this node; or empty."""
+    if len(hosts) < 2:
+        return ""
+    return (
+        f"{', '.join(hosts[:-1])} and {hosts[-1]} are said to be the same node of Kubernetes, {name}: set"
+        " kubernetes_node of each to what 'kubectl get nodes' calls it, in the inventory and not with -e."
+    )
+
+
+def of_another_machine(name: str, node: t.Optional[t.Mapping[str, t.Any]], machine: t.Mapping[str, str]) -> str:
+    """Why a node cannot be the host whose GPUs would change while this node is drained; empty where it can.
+
+    A boot that the kubelet has not reported yet, or a system that was set up anew, differ in one of both names.
+    """
+    said = ((node or {}).get("status") or {}).get("nodeInfo") or {}
+    names = [
+        (said.get(theirs), machine.get(ours)) for theirs, ours in (("machineID", "machine_id"), ("bootID", "boot_id"))
+    ]
+    known = [(theirs, ours) for theirs, ours in names if theirs and ours]
+    if not known or any(theirs == ours for theirs, ours in known):
+        return ""
+    theirs, ours = known[0]
+    return (
+        f"Node {name} of Kubernetes is another machine than this host ({theirs} there, {ours} here): set"
+        " kubernetes_node to what 'kubectl get nodes' calls this host."
+    )
+
+
 def _strategy_unknown(name: str, strategy: str, plugin: t.Optional[Plugin]) -> str:
     if strategy:
         return f"The strategy of node {name} is {strategy!r}, and must be one of {', '.join(STRATEGIES)}."

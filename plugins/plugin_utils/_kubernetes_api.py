@@ -48,9 +48,11 @@ class Api:
         try:
             from kubernetes.client import AppsV1Api, CoreV1Api, CustomObjectsApi
 
+            from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
             from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
         except ImportError as error:
             raise ApiProblem(_NEEDS.format(what=error.name or error)) from error
+        _require_known(auth, AUTH_ARG_SPEC)
         try:
             client = get_api_client(**auth).client.client
         except Exception as error:  # kubernetes.core has no class of its own for all that can be wrong with options
@@ -209,6 +211,17 @@ class Api:
         except (HTTPError, OSError, ValueError) as error:
             raise ApiProblem(f"Kubernetes did not {what}: {error}") from error
         return found
+
+
+def _require_known(auth: t.Mapping[str, t.Any], spec: t.Mapping[str, t.Mapping[str, t.Any]]) -> None:
+    """Raise ApiProblem for an option that does not exist: without it another cluster might be asked than was meant."""
+    known = {name for option, about in spec.items() for name in (option, *about.get("aliases", ()))}
+    unknown = sorted(str(name) for name in auth if name not in known)
+    if unknown:
+        raise ApiProblem(
+            f"auth (of the role, kubernetes_auth) has {', '.join(unknown)}, which kubernetes.core does not know; it has"
+            f" {', '.join(sorted(spec))}."
+        )
 
 
 def _said(error: t.Any) -> str:

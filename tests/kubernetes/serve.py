@@ -28,6 +28,7 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.gpufleet.mig.tests.kubernetes.api import Api
+from ansible_collections.gpufleet.mig.tests.kubernetes.client import Data
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import Gpu, Outcome, recorded
 from ansible_collections.gpufleet.mig.tests.kubernetes.hosts import gpus_of
 from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import Cluster, Machine
@@ -70,11 +71,14 @@ class Orders:
 
 
 def serve(
-    folder: Path, states: t.Mapping[str, Path], made: t.Callable[[Machine], object] = lambda _machine: None
+    folder: Path,
+    states: t.Mapping[str, Path],
+    made: t.Callable[[Machine], object] = lambda _machine: None,
+    info: t.Callable[[str], Data | None] = lambda _name: None,
 ) -> int:
     """Runs a cluster of these nodes until it is told to end, or there are no nodes any more.
 
-    ``made`` gets each machine before anything runs on it.
+    ``made`` gets each machine before anything runs on it, ``info`` is what the kubelet of a node says of its machine.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -87,7 +91,7 @@ def serve(
         cluster = Cluster(written)
         stage = Stage(cluster)
         for name, state in states.items():
-            made(stage.node(name, functools.partial(gpus_of, Simulator(state))))
+            made(stage.node(name, functools.partial(gpus_of, Simulator(state)), info(name)))
         with cluster:
             orders = Orders(folder, cluster)
             written.rename(kubeconfig)  # whoever waits for it finds all nodes

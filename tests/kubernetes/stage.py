@@ -49,6 +49,13 @@ VENDOR_CONFIGS = {
     },
 }
 
+
+def this_machine() -> Data:
+    """What a kubelet on this machine says of it."""
+    files = {"machineID": Path("/etc/machine-id"), "bootID": Path("/proc/sys/kernel/random/boot_id")}
+    return {name: file.read_text().strip() for name, file in files.items() if file.exists()}
+
+
 Layout = t.Union[list[Gpu], t.Callable[[], t.Sequence[Gpu]], None]
 
 
@@ -66,9 +73,10 @@ class Stage:
 
     # What there is
 
-    def node(self, name: str, layout: Layout = None, **labels: str) -> Machine:
+    def node(self, name: str, layout: Layout = None, info: Data | None = None, **labels: str) -> Machine:
         """A ready node with these GPUs, or with those that a function finds; by default with one A100.
 
+        Its kubelet says ``info`` of the machine; by default it runs on the one of the tests, as simulated hosts do.
         Change ``stage.gpus[name]`` to repartition it behind Kubernetes' back.
         """
         if not callable(layout):
@@ -85,7 +93,12 @@ class Stage:
             "kind": "Node",
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
             "spec": {},
-            "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]},
+            "status": {
+                "capacity": amounts,
+                "allocatable": amounts,
+                "conditions": [ready],
+                "nodeInfo": this_machine() if info is None else info,
+            },
         }
         self.client.create(NODES, node)
         return self.cluster.add(Machine(name, layout if callable(layout) else lambda: self.gpus[name]))

@@ -12,10 +12,14 @@ SEVEN = {"gpu": 0, "name": A100, "mig_current": True, "devices": {"1g.5gb": 7}}
 BALANCED = {**SEVEN, "devices": {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}}
 
 
-def plan(play, kubeconfig, plans, **options):
+def plan(play, kubeconfig, plans, machines=None, **options):
+    machines = machines or {}
     asked = {
         "nodes": dict.fromkeys(plans, ""),
-        "plans": {host: {"before": [OFF], "after": [after]} for host, after in plans.items()},
+        "plans": {
+            host: {"before": [OFF], "after": [after], "machine": machines.get(host, {})}
+            for host, after in plans.items()
+        },
         "plugin_selector": ["app=nvidia-device-plugin"],
         "auth": {"kubeconfig": str(kubeconfig)},
         **options,
@@ -59,3 +63,47 @@ def test_a_server_that_does_not_answer_stops_the_plan(api, play, kubeconfig):
     assert result["failed"]
     assert result["msg"].startswith("Kubernetes did not list the nodes: ")
     assert result["msg"].endswith("No host was touched.")
+
+
+# --- which machine a node is -----------------------------------------------------------------------------------------
+
+
+def test_one_node_of_two_hosts_is_refused_for_both(stage, play, kubeconfig):
+    stage.node("node-1")
+    stage.node("node-3")
+    names = {"gpu01": "node-1", "node-1": "", "node-3": ""}
+    hosts = plan(play, kubeconfig, dict.fromkeys(names, SEVEN), nodes=names, strategies={})["hosts"]
+    for host in ("gpu01", "node-1"):
+        assert "gpu01 and node-1 are said to be the same node of Kubernetes, node-1" in hosts[host]["refusals"][0]
+    assert "the same node" not in " ".join(hosts["node-3"]["refusals"])
+
+
+def test_a_node_that_reports_another_machine_than_the_host_is_refused(stage, play, kubeconfig):
+    stage.node("node-1", info={"machineID": "aa", "bootID": "bb"})
+    stage.node("node-2", info={"machineID": "aa", "bootID": "bb"})
+    machines = {"node-1": {"machine_id": "cc", "boot_id": "dd"}, "node-2": {"machine_id": "aa", "boot_id": "dd"}}
+    strategies = dict.fromkeys(machines, "mixed")
+    hosts = plan(play, kubeconfig, dict.fromkeys(machines, SEVEN), machines=machines, strategies=strategies)["hosts"]
+    (refusal,) = hosts["node-1"]["refusals"]
+    assert refusal.startswith("Node node-1 of Kubernetes is another machine than this host (aa there, cc here): set")
+    assert hosts["node-2"]["refusals"] == [], "it has booted, and its kubelet has not said so yet"
+
+
+def test_a_setting_that_cannot_be_used_is_refused_for_the_host_that_has_it(stage, play, kubeconfig):
+    for name in ("node-1", "node-2"):
+        stage.node(name)
+    plans = dict.fromkeys(("node-1", "node-2"), SEVEN)
+    settings = {"kubernetes_ready_timeout": {"node-1": "5m", "node-2": ""}, "kubernetes_pods": {"node-1": "gpu"}}
+    found = plan(play, kubeconfig, plans, settings=settings, strategies=dict.fromkeys(plans, "mixed"))["hosts"]
+    assert found["node-1"]["refusals"] == ["kubernetes_ready_timeout is '5m'; give a number of seconds, such as 300."]
+    assert found["node-2"]["refusals"] == []
+
+
+def test_an_option_of_the_connection_that_does_not_exist_is_named_before_any_cluster_is_asked(api, play, kubeconfig):
+    auth = {"kubeconfig": str(kubeconfig), "contxt": "production"}
+    result = plan(play, kubeconfig, {"node-1": SEVEN}, auth=auth)
+    assert result["failed"]
+    assert result["msg"].startswith(
+        "auth (of the role, kubernetes_auth) has contxt, which kubernetes.core does not know;"
+    )
+    assert api.requests == []

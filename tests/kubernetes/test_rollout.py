@@ -104,6 +104,24 @@ def test_where_the_cluster_does_not_answer_no_host_is_touched_not_even_one_that_
     assert fleet.writes() == {}
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"kubernetes_node": "node-1"}, "node-1 and node-2 are said to be the same node of Kubernetes, node-1"),
+        ({"kubernetes_ready_timeout": "5m"}, "kubernetes_ready_timeout is '5m'; give a number of seconds"),
+    ],
+)
+def test_what_would_drain_another_node_or_not_give_it_back_is_refused_before_any_drain(api, stage, fleet, said, words):
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    api.forget()
+    for more in (["--check"], []):
+        ran = run(fleet, *more, mig_profile="all-1g.5gb", **said)
+        assert ran.rc == 2
+        assert words in " ".join(ran.out.split())
+    assert (api.writes, fleet.writes()) == ([], {})
+
+
 AUTH = {"kubeconfig": "{{ inventory_dir }}/{{ cluster }}.kubeconfig"}
 
 

@@ -144,7 +144,11 @@ def main(name: str) -> int:
         pods = Pods(fleet.node(machine.name))
         machine.begins, machine.finishes = pods.begin, pods.finish
 
-    return serve.serve(folder_of(name), {node.name: node.sim / "gpus" for node in fleet.nodes()}, made)
+    def info(name: str) -> dict[str, str]:
+        said = fleet.node(name).run("cat /etc/machine-id /proc/sys/kernel/random/boot_id").stdout.split()
+        return dict(zip(("machineID", "bootID"), said, strict=True))
+
+    return serve.serve(folder_of(name), {node.name: node.sim / "gpus" for node in fleet.nodes()}, made, info)
 
 
 if __name__ == "__main__":

@@ -204,8 +204,17 @@ def _require_own(folder: str) -> None:
 
 def boot_id() -> str:
     """The kernel's name for this boot; empty where it cannot be read."""
+    return _word_of("/proc/sys/kernel/random/boot_id")
+
+
+def machine_id() -> str:
+    """The name that this system has for itself, see machine-id(5); empty where there is none."""
+    return _word_of("/etc/machine-id")
+
+
+def _word_of(path: str) -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        with open(path, encoding="ascii") as file:
             return file.read().strip()
     except (OSError, ValueError):
         return ""

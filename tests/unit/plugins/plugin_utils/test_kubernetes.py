@@ -369,3 +369,34 @@ def test_without_a_plugin_the_label_of_the_node_or_people_say_the_strategy():
     labelled = node({"nvidia.com/mig.strategy": "mixed"})
     assert _kubernetes.says("n1", labelled, None, OFF, OFF).strategy == "mixed"
     assert _kubernetes.says("n1", node(), None, OFF, OFF, "single").strategy == "single"
+
+
+# --- which machine a node is -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "machine"),
+    [
+        ({}, {"machine_id": "m", "boot_id": "b"}),
+        ({"machineID": "m", "bootID": "b"}, {}),
+        ({"machineID": "m", "bootID": "b"}, {"machine_id": "m", "boot_id": "b"}),
+        ({"machineID": "m", "bootID": "before"}, {"machine_id": "m", "boot_id": "b"}),
+        ({"machineID": "of a kubelet in a container", "bootID": "b"}, {"machine_id": "m", "boot_id": "b"}),
+        ({"machineID": "m"}, {"machine_id": "", "boot_id": "b"}),
+    ],
+)
+def test_a_node_may_be_the_host_where_one_name_is_the_same_or_none_can_be_compared(said, machine):
+    assert _kubernetes.of_another_machine("n", {"status": {"nodeInfo": said}}, machine) == ""
+    assert _kubernetes.of_another_machine("n", None, machine) == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "machine", "words"),
+    [
+        ({"machineID": "m", "bootID": "b"}, {"machine_id": "x", "boot_id": "y"}, "(m there, x here)"),
+        ({"machineID": "m"}, {"machine_id": "x", "boot_id": "y"}, "(m there, x here)"),
+        ({"machineID": "m", "bootID": "b"}, {"machine_id": "", "boot_id": "y"}, "(b there, y here)"),
+    ],
+)
+def test_a_node_is_another_machine_where_no_name_is_the_same(said, machine, words):
+    assert words in _kubernetes.of_another_machine("n", {"status": {"nodeInfo": said}}, machine)
