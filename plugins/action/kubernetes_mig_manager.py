@@ -283,10 +283,7 @@ class _Change:
             time.sleep(_POLL_SECONDS)
 
     def _patch(self, api: Api, patch_for: t.Callable[[Json], t.Optional[Json]]) -> bool:
-        """Whether the node was patched, or would be in check mode."""
-        if self._check_mode:
-            return patch_for(api.node(self._name)) is not None
-        return api.patch_node(self._name, patch_for)[1]
+        return api.patch_node(self._name, patch_for, check=self._check_mode)
 
 
 def _says(state: str) -> str:

@@ -233,10 +233,7 @@ class _Node:
         return _cordon.to_cordon(node, run, drained_for)
 
     def _patch(self, api: Api, patch_for: t.Callable[[Json], t.Optional[Json]]) -> bool:
-        """Whether the node was patched, or would be in check mode."""
-        if self._check_mode:
-            return patch_for(api.node(self._name)) is not None
-        return api.patch_node(self._name, patch_for)[1]
+        return api.patch_node(self._name, patch_for, check=self._check_mode)
 
     def _who_is_left(self, pods: t.Sequence[_cordon.Pod], refused: t.Mapping[str, str]) -> str:
         told = [f"{pod} ({refused.get(str(pod), 'it was told to end and has not')})" for pod in pods[:_NAMES_SHOWN]]

@@ -10,12 +10,13 @@ import time
 import typing as t
 from collections import defaultdict
 
-from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.errors import AnsibleFilterError
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted
+from ansible_collections.gpufleet.mig.plugins.filter.survey import survey_bool
+from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted, quoted
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _healing, _kubernetes, _kubernetes_settings, _owners
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
 Result = dict[str, t.Any]
@@ -49,13 +50,22 @@ class ActionModule(ActionBase):
         result: Result = {**super().run(tmp, task_vars), "changed": False}
         _validated, arguments = self.validate_argument_spec(ARGUMENTS)
         try:
+            arguments["takeovers"] = {host: _says_yes(host, said) for host, said in arguments["takeovers"].items()}
             cluster = _Cluster(arguments)
-        except ApiProblem as problem:
+        except (ApiProblem, BadInput) as problem:
             return {**result, "failed": True, "msg": f"{problem} No host was touched."}
         said = {host: cluster.says_of(host) for host in arguments["nodes"]}
         refused = sum(bool(each["refusals"]) for each in said.values())
         told = f"{counted(len(said), 'node')} looked at, {refused} refused."
         return {**result, "hosts": said, "msg": told}
+
+
+def _says_yes(host: str, takeover: t.Any) -> bool:
+    """Whether a host may be taken over, which may be said as a survey does. Raises BadInput."""
+    try:
+        return survey_bool(takeover)
+    except AnsibleFilterError:
+        raise BadInput(f"mig_takeover of {host} is {quoted(takeover)}; give true or false.") from None
 
 
 class _Cluster:
@@ -96,7 +106,7 @@ class _Cluster:
         says = _kubernetes.says(name, node, plugin, before, after, strategy)
         owner, left = _owners.NOBODY, _healing.NOTHING
         if node is not None:
-            takeover = boolean(self._arguments["takeovers"].get(host) or False, strict=False)
+            takeover = self._arguments["takeovers"].get(host, False)
             owner = _owners.judge(self._owners, name, node, plan, mode, takeover)
             left = self._left_behind(name, node, mode, owner)
         return {

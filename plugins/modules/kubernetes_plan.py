@@ -57,7 +57,9 @@ options:
     type: dict
     default: {}
   takeovers:
-    description: Whether the GPUs are taken over from the operator's MIG manager for a change, by host.
+    description:
+      - Whether the GPUs are taken over from the operator's MIG manager for a change, by host.
+      - Values may be text, as a survey sends it. An empty one says no, and what is no boolean is refused.
     type: dict
     default: {}
   settings:

@@ -63,18 +63,19 @@ class Api:
         """A node. Raises ApiProblem, with status 404 where there is none."""
         return self._ask(f"read node {name}", self._core.read_node, name)
 
-    def patch_node(self, name: str, patch_for: t.Callable[[Json], t.Optional[Json]]) -> tuple[Json, bool]:
+    def patch_node(self, name: str, patch_for: t.Callable[[Json], t.Optional[Json]], *, check: bool) -> bool:
         """Patch a node with what ``patch_for`` makes of it, which is None where nothing is to be done.
 
-        The patch names the version that it was made for. Where somebody else was quicker it is made anew.
+        Returns whether it was patched, or with ``check`` would be. The patch names the version that it was made for.
+        Where somebody else was quicker it is made anew.
         """
         for _attempt in range(_ATTEMPTS):
-            node = self.node(name)
-            patch = patch_for(node)
-            if patch is None:
-                return node, False
+            patch = patch_for(self.node(name))
+            if patch is None or check:
+                return patch is not None
             try:
-                return self._ask(f"patch node {name}", self._core.patch_node, name, body=patch), True
+                self._ask(f"patch node {name}", self._core.patch_node, name, body=patch)
+                return True
             except ApiProblem as problem:
                 if problem.status == _TOO_MANY:  # of a node it is never a disruption budget's, but a busy server's
                     time.sleep(_BUSY_SECONDS)

@@ -277,19 +277,32 @@ def test_ampere_in_a_virtual_machine_is_told_to_reboot(install):
 
 
 @contextlib.contextmanager
-def monitoring(node: Installation) -> t.Iterator[None]:
-    """A client that nobody knows: a device plugin, say, has NVML open in no list of the driver."""
-    code = "import pynvml, sys; pynvml.nvmlInit(); print(flush=True); sys.stdin.read()"
-    environment = node.simulator.env()
-    client = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+def client(node: Installation, then: str) -> t.Iterator[None]:
+    """A client that nobody knows, as a device plugin: it has NVML open, is in no list, and does what ``then`` says."""
+    code = f"import pynvml, sys, time; pynvml.nvmlInit(); print(flush=True)\n{then}"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=node.simulator.env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield
+        finally:
+            process.kill()
+
+
+def monitoring(node: Installation) -> t.ContextManager[None]:
+    """A client that stays."""
+    return client(node, "sys.stdin.read()")
+
+
+def passing_by(node: Installation) -> t.ContextManager[None]:
+    """A client that stays until it sees a mode that it keeps pending, and is gone then."""
+    return client(
+        node,
+        "gpu = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
+        "deadline = time.monotonic() + 60\n"
+        "while len(set(pynvml.nvmlDeviceGetMigMode(gpu))) == 1 and time.monotonic() < deadline: time.sleep(0.01)\n",
     )
-    assert client.stdout is not None
-    try:
-        client.stdout.readline()
-        yield
-    finally:
-        client.communicate()
 
 
 @pytest.mark.parametrize("answer", ["IN_USE", "SUCCESS"])
@@ -307,24 +320,6 @@ def test_beside_a_client_with_nvml_open_ampere_is_divided_or_waits_and_then_goes
     after = node.change(label="all-1g.5gb", orders=ALLOWED)
     assert (after.error, after.reset_required) == (None, ())
     assert len(node.read().gpus[0].instances) == 7
-
-
-@contextlib.contextmanager
-def passing_by(node: Installation) -> t.Iterator[None]:
-    """A client that has NVML open until it sees a mode that it keeps pending, and is gone then."""
-    code = (
-        "import pynvml, sys, time; pynvml.nvmlInit(); print(flush=True); gpu = pynvml.nvmlDeviceGetHandleByIndex(0)\n"
-        "deadline = time.monotonic() + 60\n"
-        "while len(set(pynvml.nvmlDeviceGetMigMode(gpu))) == 1 and time.monotonic() < deadline: time.sleep(0.01)\n"
-    )
-    client = subprocess.Popen([sys.executable, "-c", code], env=node.simulator.env(), stdout=subprocess.PIPE)
-    assert client.stdout is not None
-    try:
-        client.stdout.readline()
-        yield
-    finally:
-        client.kill()
-        client.communicate()
 
 
 @pytest.mark.parametrize("answer", ["IN_USE", "SUCCESS"])

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._mig_manager import DEPLOYED
+
 A100 = "NVIDIA A100-SXM4-40GB"
 OFF = {"gpu": 0, "name": A100, "mig_current": False, "devices": {}}
 SEVEN = {"gpu": 0, "name": A100, "mig_current": True, "devices": {"1g.5gb": 7}}
@@ -55,6 +57,23 @@ def test_a_host_may_have_another_name_in_kubernetes_and_a_strategy_of_its_own(st
     result = plan(play, kubeconfig, {"gpu01": SEVEN}, nodes={"gpu01": "node-1"}, strategies={"gpu01": "mixed"})
     assert result["hosts"]["gpu01"]["node"] == "node-1"
     assert result["hosts"]["gpu01"]["after"] == {"nvidia.com/mig-1g.5gb": 7}
+
+
+def test_whether_a_node_is_taken_over_may_be_said_as_a_survey_does(still, play, kubeconfig):
+    still.node("node-1", **{DEPLOYED: "true"})
+    said = [" true ", "Yes", 1, True, "", "  ", None, "no", False]
+    takeovers = {f"host-{number}": each for number, each in enumerate(said)}
+    nodes = dict.fromkeys(takeovers, "node-1")
+    hosts = plan(play, kubeconfig, dict.fromkeys(takeovers, SEVEN), nodes=nodes, takeovers=takeovers)["hosts"]
+    taken = [any("is taken over from" in each for each in host["warnings"]) for host in hosts.values()]
+    assert taken == [True] * 4 + [False] * 5
+
+
+def test_a_word_that_says_neither_yes_nor_no_to_a_takeover_is_refused_with_the_variable(api, play, kubeconfig):
+    result = plan(play, kubeconfig, {"node-1": SEVEN}, takeovers={"node-0": "", "node-1": "perhaps"})
+    assert result["failed"]
+    assert result["msg"] == "mig_takeover of node-1 is 'perhaps'; give true or false. No host was touched."
+    assert api.requests == []
 
 
 def test_a_server_that_does_not_answer_stops_the_plan(api, play, kubeconfig):

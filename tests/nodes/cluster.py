@@ -62,6 +62,9 @@ class Pods:
 
     def _places(self, pod: Pod) -> list[str]:
         """What a pod has open, in the words of sim-hold with commas between them."""
+        # Only the program below finds the collection.
+        from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import requests_of
+
         gpus = self._node.simulator.describe()["gpus"]
         names = [container["name"] for container in pod["spec"]["containers"]]
         if any(part in name for name in names for part in ("device-plugin", "dcgm")):
@@ -88,15 +91,6 @@ def devices_of(gpus: t.Sequence[dict[str, t.Any]], resource: str) -> list[str]:
                 profile = ci["name"].removeprefix("MIG ").replace("+", ".")
                 if resource in ("nvidia.com/gpu", f"nvidia.com/mig-{profile}") and (gi["id"], ci["id"]) not in taken:
                     found.append(f"--gpu,{gpu['index']},--gi,{gi['id']},--ci,{ci['id']}")
-    return found
-
-
-def requests_of(pod: Pod) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for container in pod["spec"]["containers"]:
-        for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
-            if name.startswith("nvidia.com/"):
-                found[name] = found.get(name, 0) + int(amount)
     return found
 
 
