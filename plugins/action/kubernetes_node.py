@@ -186,7 +186,7 @@ class _Node:
             # Again each time: a pod may have come before the scheduler saw the cordon.
             left = self._leaving(api)
             if left.blocked:
-                raise Refused(f"Node {self._name} stays cordoned and is not drained: {' '.join(left.blocked)}")
+                raise Refused(f"Node {self._name} is not drained: {' '.join(left.blocked)}")
             refused = self._evict(api, left.pods)
             if not left.pods:
                 return
@@ -240,7 +240,7 @@ class _Node:
         more = len(pods) - len(told)
         others = f" and {more} more" if more > 0 else ""
         return (
-            f"Node {self._name} is not drained after {self._arguments['timeout']:g} s, and stays cordoned. Left are"
+            f"Node {self._name} is not drained after {self._arguments['timeout']:g} s. Left are"
             f" {', '.join(told)}{others}. Make room elsewhere or end them yourself, and run again; or give it more time"
             " (timeout)."
         )

@@ -15,7 +15,13 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.mig.plugins.filter.survey import survey_bool
 from ansible_collections.gpufleet.mig.plugins.module_utils.engine.profiles import counted, quoted
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _healing, _kubernetes, _kubernetes_settings, _owners
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import (
+    _cordon,
+    _healing,
+    _kubernetes,
+    _kubernetes_settings,
+    _owners,
+)
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
@@ -52,9 +58,9 @@ class ActionModule(ActionBase):
         try:
             arguments["takeovers"] = {host: _says_yes(host, said) for host, said in arguments["takeovers"].items()}
             cluster = _Cluster(arguments)
+            said = {host: cluster.says_of(host) for host in arguments["nodes"]}
         except (ApiProblem, BadInput) as problem:
             return {**result, "failed": True, "msg": f"{problem} No host was touched."}
-        said = {host: cluster.says_of(host) for host in arguments["nodes"]}
         refused = sum(bool(each["refusals"]) for each in said.values())
         told = f"{counted(len(said), 'node')} looked at, {refused} refused."
         return {**result, "hosts": said, "msg": told}
@@ -73,7 +79,7 @@ class _Cluster:
 
     def __init__(self, arguments: t.Mapping[str, t.Any]) -> None:
         self._arguments = arguments
-        api = Api(arguments["auth"])
+        self._api = api = Api(arguments["auth"])
         managed = _owners.OPERATOR in arguments["modes"].values()
         self._nodes = api.nodes()
         self._hosts: dict[str, list[str]] = defaultdict(list)
@@ -109,6 +115,7 @@ class _Cluster:
             takeover = self._arguments["takeovers"].get(host, False)
             owner = _owners.judge(self._owners, name, node, plan, mode, takeover)
             left = self._left_behind(name, node, mode, owner)
+        leaving = self._leaving(host, name, node, plan)
         return {
             "node": name,
             "mode": mode,
@@ -116,7 +123,8 @@ class _Cluster:
             "before": dict(says.before.resources),
             "after": dict(says.after.resources),
             "labels": dict(says.after.labels),
-            "refusals": [*self._mistakes(host, name, plan.get("machine") or {}), *owner.refusals, *says.refusals],
+            "refusals": [*self._mistakes(host, name, plan), *owner.refusals, *says.refusals, *leaving.blocked],
+            "leaving": list(map(str, leaving.pods)),
             "warnings": [*owner.warnings, *says.warnings, *left.why_not],
             "missing": list(says.missing),
             "heal": list(left.heal),
@@ -124,14 +132,25 @@ class _Cluster:
             "drained_for": left.drained_for or "",
         }
 
-    def _mistakes(self, host: str, name: str, machine: t.Mapping[str, str]) -> list[str]:
+    def _mistakes(self, host: str, name: str, plan: t.Mapping[str, t.Any]) -> list[str]:
         """What is wrong with what was said of this host, whatever is planned."""
-        settings = {variable: values.get(host) for variable, values in self._arguments["settings"].items()}
         which = [
             _kubernetes.of_several_hosts(name, self._hosts[name]),
-            _kubernetes.of_another_machine(name, self._nodes.get(name), machine),
+            _kubernetes.of_another_machine(name, self._nodes.get(name), plan.get("machine") or {}),
         ]
-        return [*_kubernetes_settings.wrong(settings), *filter(None, which)]
+        return [*_kubernetes_settings.wrong(self._settings_of(host)), *filter(None, which)]
+
+    def _leaving(self, host: str, name: str, node: t.Optional[Json], plan: t.Mapping[str, t.Any]) -> _cordon.Leaving:
+        """The pods that a change of this host would have leave, and why it could not. Raises ApiProblem."""
+        changes = plan.get("verdict", "match") != "match" or plan.get("recovered")
+        if node is None or not changes:
+            return _cordon.Leaving((), ())
+        drain = _kubernetes_settings.of_a_drain(self._settings_of(host))
+        found = _cordon.leaving(self._api.pods_on(name), **drain)
+        return found._replace(blocked=tuple(f"Node {name} cannot be drained: {why}" for why in found.blocked))
+
+    def _settings_of(self, host: str) -> dict[str, t.Any]:
+        return {variable: values.get(host) for variable, values in self._arguments["settings"].items()}
 
     def _left_behind(self, name: str, node: Json, mode: str, owner: _owners.Owner) -> _healing.LeftBehind:
         """Where we may do nothing, nothing is mended."""

@@ -235,18 +235,19 @@ def _patch(
 def leaving(pods: t.Iterable[Json], *, only_gpu: bool, force: bool, delete_emptydir_data: bool) -> Leaving:
     """Which of the pods of a node have to leave it, as for ``kubectl drain --ignore-daemonsets``.
 
-    Pods that are over and pods of daemonsets stay, and so do those that the kubelet runs by itself. ``only_gpu`` keeps
+    Pods that are over and pods of daemonsets stay, and so do those that the kubelet runs by itself. One of them that
+    has devices of the node must not: it would come back to them however often it was evicted. ``only_gpu`` keeps
     all that ask for no resource of NVIDIA.
     """
     found: list[Pod] = []
     blocked: list[str] = []
     for pod in pods:
-        if _stays(pod) or (only_gpu and not asks_for_gpu(pod)):
+        each, comes_back = pod_of(pod), _who_brings_back(pod)
+        if _is_over(pod) or not (_has_devices(pod) if comes_back else asks_for_gpu(pod) or not only_gpu):
             continue
-        each = pod_of(pod)
         found.append(each)
         if not each.leaving:
-            blocked += _reasons(each, pod, force, delete_emptydir_data)
+            blocked += [comes_back] if comes_back else _reasons(each, pod, force, delete_emptydir_data)
     return Leaving(tuple(found), tuple(blocked))
 
 
@@ -258,6 +259,10 @@ def pod_of(pod: Json) -> Pod:
 
 def asks_for_gpu(pod: Json) -> bool:
     """Whether a container of this pod has a device of NVIDIA's device plugin, or a claim of the DRA driver."""
+    return _has_devices(pod) or bool((pod.get("spec") or {}).get("resourceClaims"))
+
+
+def _has_devices(pod: Json) -> bool:
     spec = pod.get("spec") or {}
     containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
     asked = [
@@ -266,12 +271,23 @@ def asks_for_gpu(pod: Json) -> bool:
         for kind in ("limits", "requests")
         for name in ((container.get("resources") or {}).get(kind) or {})
     ]
-    return any(name.startswith(_PREFIX) for name in asked) or bool(spec.get("resourceClaims"))
+    return any(name.startswith(_PREFIX) for name in asked)
 
 
-def _stays(pod: Json) -> bool:
-    over = (pod.get("status") or {}).get("phase") in _OVER
-    return over or _MIRROR in _annotations(pod) or any(owner.get("kind") == "DaemonSet" for owner in _owners(pod))
+def _is_over(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in _OVER
+
+
+def _who_brings_back(pod: Json) -> str:
+    """Why it is of no use to evict this pod from its node, in a sentence; empty where it is."""
+    sets = [owner.get("name", "") for owner in _owners(pod) if owner.get("kind") == "DaemonSet"]
+    if not sets and _MIRROR not in _annotations(pod):
+        return ""
+    who = f"daemonset {sets[0]} brings it back: keep that away from this node" if sets else ""
+    return (
+        f"pod {pod_of(pod)} has devices of this node, and"
+        f" {who or 'the kubelet runs it by itself: take its manifest off this node'} until the change is over."
+    )
 
 
 def _reasons(each: Pod, pod: Json, force: bool, delete_emptydir_data: bool) -> t.Iterator[str]:

@@ -53,6 +53,19 @@ def wrong(settings: t.Mapping[str, t.Any]) -> list[str]:
     ]
 
 
+def of_a_drain(settings: t.Mapping[str, t.Any]) -> dict[str, bool]:
+    """Which pods a drain has leave, as ``_cordon.leaving`` takes it. What cannot be used counts as the default."""
+    return {
+        "only_gpu": settings.get("kubernetes_pods") == "gpu",
+        "force": _says_yes(settings.get("kubernetes_force")),
+        "delete_emptydir_data": _says_yes(settings.get("kubernetes_delete_emptydir_data")),
+    }
+
+
+def _says_yes(value: t.Any) -> bool:
+    return _is_a_flag(value) and boolean(value)
+
+
 def _is_a_number(value: t.Any, whole: bool) -> bool:
     try:
         number = math.nan if isinstance(value, bool) else float(value)

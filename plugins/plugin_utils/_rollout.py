@@ -87,7 +87,7 @@ class HostPlan(t.NamedTuple):
     ``reason`` is why it is refused, in a word or two, and ``msg`` the whole sentence. ``boards`` are product names.
     So many GPUs are named by no wish (``unlisted``), and so many cannot do MIG (``without_mig``). ``offers`` is what
     the scheduler has of the host before and after, in words, ``notes`` are what it warns of, and ``heal`` is what is to
-    be mended there though the GPUs are as wanted; a sentence each.
+    be mended there though the GPUs are as wanted; a sentence each. ``leaving`` are its jobs that a change ends there.
     """
 
     name: str
@@ -105,6 +105,7 @@ class HostPlan(t.NamedTuple):
     offers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     heal: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, t.Any]:
         """For the result of a task."""
@@ -311,6 +312,7 @@ def with_scheduler(plan: HostPlan, said: t.Mapping[str, t.Any]) -> HostPlan:
         heal=heal,
         offers=tuple(in_words for in_words in (_offer(said.get("before")), _offer(said.get("after")))),
         notes=tuple(map(str, said.get("warnings") or ())),
+        leaving=tuple(map(str, said.get("leaving") or ())),
     )
     refusals = [str(each) for each in said.get("refusals") or ()]
     if not refusals or plan.state != "change":
@@ -495,6 +497,10 @@ def table(plans: t.Sequence[HostPlan], found: t.Sequence[t.Sequence[str]], setti
         lines += ["", f"to change, {hosts_in_words(names)}:"]
         lines += [f"  {line}" for line in pictures(before, after)]
         lines += [f"  for the scheduler {' -> '.join(offers)}"] if offers else []
+    leaving = {plan.name: plan.leaving for plan in plans if plan.state == "change" and plan.leaving}
+    if leaving:
+        jobs = [job for each in leaving.values() for job in each]
+        lines += ["", f"pods that have to leave {hosts_in_words(list(leaving))}: {_some(jobs)}"]
     for mended in dict.fromkeys(each for plan in plans if plan.state in _VISITED for each in plan.heal):
         lines += [
             "",
@@ -505,6 +511,11 @@ def table(plans: t.Sequence[HostPlan], found: t.Sequence[t.Sequence[str]], setti
         lines += ["", f"note, {hosts_in_words([plan.name for plan in plans if note in plan.notes])}:", f"  {note}"]
     lines += ["", *_course(found, settings)] if found else []
     return "\n".join(map(printable, lines))
+
+
+def _some(names: t.Sequence[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def counts_by_state(plans: t.Iterable[HostPlan]) -> dict[str, int]:

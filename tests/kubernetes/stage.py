@@ -119,11 +119,14 @@ class Stage:
         strategy: str = "",
         volumes: list[Data] | None = None,
         keeps_away_from: str = "",
+        **requests: int,
     ) -> Data:
         """A daemonset of any name. Its container's name says which of NVIDIA's programs it is, see ``part_of``.
 
-        It has no pod on nodes with the label ``keeps_away_from``.
+        It has no pod on nodes with the label ``keeps_away_from``. Each of its pods requests these resources.
         """
+        amounts = {resource: str(amount) for resource, amount in requests.items()}
+        resources = {"limits": amounts} if amounts else {}
         terms = [{"matchExpressions": [{"key": keeps_away_from, "operator": "DoesNotExist"}]}]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         labels = labels or {"app": name}
@@ -141,7 +144,7 @@ class Stage:
                         "nodeSelector": selects or {},
                         **({"affinity": {"nodeAffinity": required}} if keeps_away_from else {}),
                         "volumes": volumes or [],
-                        "containers": [{"name": container or name, "image": IMAGE, "env": env}],
+                        "containers": [{"name": container or name, "image": IMAGE, "env": env, "resources": resources}],
                     },
                 },
             },

@@ -88,6 +88,14 @@ def test_the_playbook_installs_the_device_plugin_once_and_removes_it(api, stage,
     assert stage.cluster.wait_for(lambda: stage.pods("node-1") == []), stage
 
 
+def test_a_host_that_is_no_node_is_told_so_and_nothing_is_installed(api, fleet):
+    api.forget()
+    ran = run(fleet, device_plugin_strategy="mixed", kubernetes_node="node-9")
+    assert ran.rc == 2
+    assert "Kubernetes has no node node-9: set kubernetes_node" in " ".join(ran.out.split())
+    assert api.writes == []
+
+
 def test_a_node_that_a_killed_run_left_cordoned_is_given_back_by_the_next_one(api, stage, fleet):
     assert run(fleet, device_plugin_strategy="mixed").rc == 0
     assert stage.settles("node-1", **{"nvidia.com/gpu": 1}), stage

@@ -176,7 +176,7 @@ def test_a_budget_that_does_not_permit_it_is_waited_for(stage, node):
     budget = stage.budget("keep", {"app": "train"}, allowed=0)
     refused = node("drained", timeout=2)
     assert refused["failed"]
-    assert "is not drained after 2 s, and stays cordoned. Left are default/train" in refused["msg"]
+    assert "is not drained after 2 s. Left are default/train" in refused["msg"]
     assert "disruption budget" in refused["msg"]
     assert found(stage)[0]
     assert stage.names("node-1") == ["train"]

@@ -122,6 +122,35 @@ def test_what_would_drain_another_node_or_not_give_it_back_is_refused_before_any
     assert (api.writes, fleet.writes()) == ([], {})
 
 
+def test_the_plan_says_which_pods_have_to_leave_and_refuses_where_one_cannot(api, stage, fleet):
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    stage.pod("train", "node-1", **WHOLE)
+    stage.pod("alone", "node-2", owner="")
+    assert stage.runs("train")
+    assert stage.runs("alone")
+    api.forget()
+    ran = run(fleet, "--check", mig_profile="all-1g.5gb")
+    assert ran.rc == 2
+    out = " ".join(ran.out.split())
+    assert "Node node-2 cannot be drained: pod default/alone has no controller that would make another of it" in out
+    assert "pods that have to leave node-1: default/train" in out
+    assert api.writes == []
+
+
+def test_a_pod_of_a_daemonset_that_has_a_device_is_not_drained_away_under_it(api, stage, fleet):
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    stage.daemonset("agent", **WHOLE)
+    for name in fleet.simulators:
+        assert stage.cluster.wait_for(lambda name=name: len(stage.pods(name, app="agent")) == 1)
+    api.forget()
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 2
+    assert "has devices of this node, and daemonset agent brings it back" in " ".join(ran.out.split())
+    assert (api.writes, fleet.writes()) == ([], {})
+
+
 AUTH = {"kubeconfig": "{{ inventory_dir }}/{{ cluster }}.kubeconfig"}
 
 

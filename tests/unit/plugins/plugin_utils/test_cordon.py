@@ -217,7 +217,7 @@ def test_a_manager_that_somebody_gave_back_since_stays_as_they_left_it():
 
 
 def pod(name="p", owner="ReplicaSet", resources=None, phase="Running", **differently):
-    owners = [{"kind": owner, "controller": True}] if owner else []
+    owners = [{"kind": owner, "name": "ds", "controller": True}] if owner else []
     metadata = {"namespace": "team", "name": name, "uid": f"uid-{name}", "ownerReferences": owners}
     spec = {"containers": [{"resources": resources or {}}], **differently.pop("spec", {})}
     return {"metadata": {**metadata, **differently}, "spec": spec, "status": {"phase": phase}}
@@ -241,6 +241,30 @@ def test_pods_that_kubectl_drain_leaves_alone_stay(stays):
 
 
 GPU = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("each", "words"),
+    [
+        (pod(owner="DaemonSet", resources=GPU), "daemonset ds brings it back: keep that away from this node"),
+        (
+            pod(owner="Node", resources=GPU, annotations={"kubernetes.io/config.mirror": "x"}),
+            "the kubelet runs it by itself: take its manifest off this node",
+        ),
+    ],
+)
+@pytest.mark.parametrize("only_gpu", [False, True])
+def test_a_pod_that_comes_back_to_its_devices_keeps_a_node_from_being_drained_whatever_is_forced(each, words, only_gpu):
+    found = leaving(each, only_gpu=only_gpu, force=True, delete_emptydir_data=True)
+    (why,) = found.blocked
+    assert why == f"pod team/p has devices of this node, and {words} until the change is over."
+
+
+def test_such_a_pod_that_ends_is_waited_for_and_one_that_is_over_is_not():
+    ending = pod(owner="DaemonSet", resources=GPU, deletionTimestamp="2026-11-30T00:00:00Z")
+    assert [str(each) for each in leaving(ending).pods] == ["team/p"]
+    assert leaving(ending).blocked == ()
+    assert leaving(pod(owner="DaemonSet", resources=GPU, phase="Failed")) == ((), ())
 
 
 @pytest.mark.parametrize(
