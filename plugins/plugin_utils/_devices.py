@@ -46,6 +46,9 @@ def choose(
     everything = cdi_names.devices(gpus)
     taken = _taken(gpus, everything, unused, without, holders)
     demands = _demands(wanted)
+    if not demands:
+        # A container that asks for no device by name may get all of them, by what its image says.
+        raise CannotChoose("No device is asked for: name one, or leave the request out of the container.")
     found: dict[int, list[Device]] = {}
     # What is asked for by its name is not given away to who asked for any of its kind.
     for number, demand in enumerate(demands):

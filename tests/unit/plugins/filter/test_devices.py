@@ -173,6 +173,11 @@ def test_a_host_with_very_many_devices_is_not_told_in_full():
     assert said.endswith(", 16 more.")
 
 
+@pytest.mark.parametrize("nothing", ["", " , ", [], {}, [""]])
+def test_a_request_for_nothing_is_refused_since_an_image_may_take_that_for_all(nothing):
+    assert refusal(nothing) == "No device is asked for: name one, or leave the request out of the container."
+
+
 @pytest.mark.parametrize("seen", [{}, [], "x", {"gpus": [{}]}, {"gpus": 7}])
 def test_what_is_no_result_of_mig_info_is_said_to_be_none(seen):
     with pytest.raises(AnsibleFilterError, match="result of mig_info"):
