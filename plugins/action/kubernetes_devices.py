@@ -12,7 +12,7 @@ import typing as t
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _kubernetes
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import answered, list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes import Offer
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
@@ -47,7 +47,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: t.Optional[str] = None, task_vars: t.Optional[dict[str, t.Any]] = None) -> dict[str, t.Any]:
         result: Result = {**super().run(tmp, task_vars), "changed": False}
-        _validated, arguments = self.validate_argument_spec(ARGUMENTS)
+        arguments = answered(self, ARGUMENTS)
         node = _Node(arguments, check_mode=self._task.check_mode)
         try:
             node.offer_what_is_there()

@@ -13,7 +13,7 @@ import typing as t
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager, _owners
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import answered, list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import CONFLICT, Api, ApiProblem, Json
 
 _ATTEMPTS = 10
@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: t.Optional[str] = None, task_vars: t.Optional[dict[str, t.Any]] = None) -> dict[str, t.Any]:
         result: Result = {**super().run(tmp, task_vars), "changed": False}
-        _validated, arguments = self.validate_argument_spec(ARGUMENTS)
+        arguments = answered(self, ARGUMENTS)
         change = _Change(arguments, check_mode=self._task.check_mode)
         try:
             change.hand_back() if arguments["hand_back"] else change.make()

@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.mig.plugins.plugin_utils import (
     _kubernetes_settings,
     _owners,
 )
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, list_of
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import BadInput, answered, list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
 Result = dict[str, t.Any]
@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: t.Optional[str] = None, task_vars: t.Optional[dict[str, t.Any]] = None) -> dict[str, t.Any]:
         result: Result = {**super().run(tmp, task_vars), "changed": False}
-        _validated, arguments = self.validate_argument_spec(ARGUMENTS)
+        arguments = answered(self, ARGUMENTS)
         try:
             arguments["takeovers"] = {host: _says_yes(host, said) for host, said in arguments["takeovers"].items()}
             cluster = _Cluster(arguments)

@@ -195,6 +195,19 @@ def without_unanswered(given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     }
 
 
+def answered(action: ActionBase, spec: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The arguments of a task by this specification.
+
+    What a survey left open is what was not given. Of a text without a default an empty one is a value, too.
+    """
+    given = action._task.args
+    text = [name for name, about in spec.items() if about["type"] == "str" and not {"default", "choices"} & set(about)]
+    texts = {name: given[name] for name in text if name in given}
+    action._task.args = {**without_unanswered(given), **texts}
+    _validated, arguments = action.validate_argument_spec(spec)
+    return dict(arguments)
+
+
 def data_of(option: str, value: t.Any) -> t.Any:
     """Return the data in a text that a survey sent for an option that takes a list or mapping. Raises BadInput."""
     if not isinstance(value, str):

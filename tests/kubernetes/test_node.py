@@ -39,6 +39,15 @@ def found(stage):
     return bool(seen["spec"].get("unschedulable")), json.loads(text) if text else None
 
 
+def test_what_a_survey_left_open_is_the_default(stage, node):
+    stage.node("node-1")
+    stage.pod("web", "node-1", grace=0)
+    assert stage.runs("web")
+    done = node("drained", pods="", force="", grace_period="", timeout="", drained_for="")
+    assert (done["changed"], stage.names("node-1")) == (True, []), done
+    assert found(stage)[1]["drained_for"] == "", "of a rollout, whose layout has no label"
+
+
 def test_check_do_do_again_and_give_back(api, stage, node):
     stage.node("node-1")
     stage.pod("train", "node-1", grace=0, **GPU)
