@@ -115,7 +115,10 @@ class _Cluster:
             takeover = self._arguments["takeovers"].get(host, False)
             owner = _owners.judge(self._owners, name, node, plan, mode, takeover)
             left = self._left_behind(name, node, mode, owner)
-        leaving = self._leaving(host, name, node, plan)
+        leaving, nobody = _cordon.Leaving((), ()), []
+        if node is not None and (plan.get("verdict", "match") != "match" or plan.get("recovered")):
+            leaving = self._leaving(host, name)
+            nobody = [_kubernetes.of_nobody(name)] if not plugin and not _cordon.is_under_way(node) else []
         return {
             "node": name,
             "mode": mode,
@@ -123,7 +126,12 @@ class _Cluster:
             "before": dict(says.before.resources),
             "after": dict(says.after.resources),
             "labels": dict(says.after.labels),
-            "refusals": [*self._mistakes(host, name, plan), *owner.refusals, *says.refusals, *leaving.blocked],
+            "refusals": [
+                *self._mistakes(host, name, plan),
+                *owner.refusals,
+                *(says.refusals or nobody),
+                *leaving.blocked,
+            ],
             "leaving": list(map(str, leaving.pods)),
             "warnings": [*owner.warnings, *says.warnings, *left.why_not],
             "missing": list(says.missing),
@@ -140,11 +148,8 @@ class _Cluster:
         ]
         return [*_kubernetes_settings.wrong(self._settings_of(host)), *filter(None, which)]
 
-    def _leaving(self, host: str, name: str, node: t.Optional[Json], plan: t.Mapping[str, t.Any]) -> _cordon.Leaving:
+    def _leaving(self, host: str, name: str) -> _cordon.Leaving:
         """The pods that a change of this host would have leave, and why it could not. Raises ApiProblem."""
-        changes = plan.get("verdict", "match") != "match" or plan.get("recovered")
-        if node is None or not changes:
-            return _cordon.Leaving((), ())
         drain = _kubernetes_settings.of_a_drain(self._settings_of(host))
         found = _cordon.leaving(self._api.pods_on(name), **drain)
         return found._replace(blocked=tuple(f"Node {name} cannot be drained: {why}" for why in found.blocked))

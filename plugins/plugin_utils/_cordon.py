@@ -162,6 +162,12 @@ def to_resume(node: Json) -> t.Optional[Patch]:
     return _patch(node, {PAUSES: None}, {name: recorded.get(name, _DEPLOYED) for name in paused})
 
 
+def is_under_way(node: Json) -> bool:
+    """Whether a change of this node has begun and not ended, ours or one of the MIG manager."""
+    begun = any(_noted(node, annotation) is not None for annotation in (ANNOTATION, PAUSES))
+    return begun or PAUSED in _labels(node).values()
+
+
 def _labels(node: Json) -> t.Mapping[str, str]:
     return node["metadata"].get("labels") or {}
 

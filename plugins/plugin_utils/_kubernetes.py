@@ -447,6 +447,14 @@ def of_another_machine(name: str, node: t.Optional[t.Mapping[str, t.Any]], machi
     )
 
 
+def of_nobody(name: str) -> str:
+    """Why a layout cannot be offered where there is no device plugin."""
+    return (
+        f"No device plugin is on node {name}, and nobody would offer what it gets: install one, such as by the role"
+        " device_plugin, or name the labels of its pods in kubernetes_plugin_selector, and run again."
+    )
+
+
 def _strategy_unknown(name: str, strategy: str, plugin: t.Optional[Plugin]) -> str:
     if strategy:
         return f"The strategy of node {name} is {strategy!r}, and must be one of {', '.join(STRATEGIES)}."

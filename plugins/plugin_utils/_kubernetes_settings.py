@@ -15,7 +15,7 @@ import typing as t
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
-_CHOICES = {"kubernetes_mode": ("engine", "operator"), "kubernetes_pods": ("all", "gpu")}
+_CHOICES = {"kubernetes_pods": ("all", "gpu")}
 # A number of seconds that it may be, as an example. Kubernetes knows only whole ones for the first.
 _WHOLE = "kubernetes_grace_period"
 _SECONDS = {

@@ -210,7 +210,7 @@ class Stage:
         """
         deploy = {f"{DEPLOY}{part}": "true" for part in (*OPERANDS, "mig-manager")}
         all_labels = {"nvidia.com/gpu.present": "true", "nvidia.com/mig.capable": "true", **deploy, **labels}
-        machine = self.node(name, layout, **all_labels)
+        machine = self.node(name, layout, None, **all_labels)
 
         def keep(wanted: list[Gpu]) -> None:
             self.gpus[name] = wanted

@@ -138,6 +138,16 @@ def test_the_plan_says_which_pods_have_to_leave_and_refuses_where_one_cannot(api
     assert api.writes == []
 
 
+def test_a_node_without_a_device_plugin_is_not_drained_for_what_nobody_would_offer(api, stage, fleet):
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    api.forget()
+    ran = run(fleet, mig_profile="all-1g.5gb", kubernetes_plugin_selector="app=other", kubernetes_strategy="mixed")
+    assert ran.rc == 2
+    assert "No device plugin is on node node-1, and nobody would offer what it gets" in " ".join(ran.out.split())
+    assert (api.writes, fleet.writes()) == ([], {})
+
+
 def test_a_pod_of_a_daemonset_that_has_a_device_is_not_drained_away_under_it(api, stage, fleet):
     stage.plain("mixed")
     assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)

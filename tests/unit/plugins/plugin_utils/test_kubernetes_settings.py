@@ -19,7 +19,6 @@ from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_settings 
     ("name", "value"),
     [
         ("kubernetes_pods", "gpu"),
-        ("kubernetes_mode", "operator"),
         ("kubernetes_drain_timeout", "90.5"),
         ("kubernetes_label_stays", 0),
         ("kubernetes_force", "yes"),
@@ -37,7 +36,6 @@ def test_what_a_setting_may_be_or_was_left_open_is_nothing_to_speak_of(name, val
     ("name", "value", "words"),
     [
         ("kubernetes_pods", "gpus", "kubernetes_pods is 'gpus'; it must be one of all, gpu."),
-        ("kubernetes_mode", "Operator", "kubernetes_mode is 'Operator'; it must be one of engine, operator."),
         ("kubernetes_ready_timeout", "5m", "kubernetes_ready_timeout is '5m'; give a number of seconds, such as 300."),
         ("kubernetes_drain_timeout", -1, "kubernetes_drain_timeout is '-1'; give a number of seconds, such as 600."),
         ("kubernetes_drain_timeout", "nan", "kubernetes_drain_timeout is 'nan'; give"),
