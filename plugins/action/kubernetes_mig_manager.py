@@ -12,9 +12,15 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager, _owners
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _kubernetes, _mig_manager, _owners
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import list_of
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import CONFLICT, Api, ApiProblem, Json
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import (
+    CONFLICT,
+    NOT_FOUND,
+    Api,
+    ApiProblem,
+    Json,
+)
 
 _ATTEMPTS = 10
 _POLL_SECONDS = 1.0
@@ -34,6 +40,7 @@ ARGUMENTS: dict[str, t.Any] = {
     "manager_selector": {"type": "raw", "default": ["app=nvidia-mig-manager"]},
     "run": {"type": "str", "default": "ansible"},
     "timeout": {"type": "float", "default": 900},
+    "ready_timeout": {"type": "float", "default": 300},
     "known_after": {"type": "float", "default": 150},
     "stays": {"type": "float", "default": 10},
     "auth": {"type": "dict", "default": {}},
@@ -82,6 +89,7 @@ class _Change:
         api = Api(self._arguments["auth"])
         self._require_a_manager(api)
         self._make_known(api)
+        self._have_a_manager_that_works(api)
         node = self._when_it_is_not_at_work(api)
         value = _mig_manager.value_of(node)
         is_called = value in _mig_manager.names_of(self._config)
@@ -120,7 +128,7 @@ class _Change:
             )
 
     def _require_a_manager(self, api: Api) -> None:
-        managers = api.pods(list_of(self._arguments["manager_selector"]))
+        managers = self._managers(api)
         self._require(api, lambda node, policy: _mig_manager.why_not(self._name, node, policy, self._map, managers))
 
     def _require(self, api: Api, why_not: t.Callable[[Json, t.Optional[Json]], str]) -> None:
@@ -131,6 +139,46 @@ class _Change:
             raise Refused(f"{why} Nothing was done.")
         if self._arguments["set_policy"]:
             self._name_in_the_policy(api)
+
+    def _have_a_manager_that_works(self, api: Api) -> None:
+        """Start a manager anew, once, whose last word is that it failed, or whose pod crashes.
+
+        One that came while the driver was away has no libraries of it, and fails until it is made again. The new one
+        begins with the label as it is. That is waited for, since it would be taken for the answer to the next call.
+        """
+        node = api.node(self._name)
+        stale = [pod for pod in self._managers(api) if _mig_manager.has_failed(node) or _kubernetes.is_broken(pod)]
+        self.result["changed"] = self.result["changed"] or bool(stale)
+        if self._check_mode:
+            return
+        if stale:
+            self._patch(api, _mig_manager.to_unsay)
+        for pod in stale:
+            metadata = pod["metadata"]
+            api.delete_pod(metadata["namespace"], metadata["name"], metadata["uid"])
+        self._wait_for_a_ready_manager(api, {pod["metadata"]["uid"] for pod in stale})
+        if stale and _mig_manager.value_of(node):
+            self.result["altered"] = True
+            self._wait(api, time.monotonic() + self._arguments["timeout"])
+
+    def _wait_for_a_ready_manager(self, api: Api, stale: t.Collection[str]) -> None:
+        """Raise Refused where there is none in time but those that had to go."""
+        seconds = self._arguments["ready_timeout"]
+        give_up_at = time.monotonic() + seconds
+        while True:
+            pods = self._managers(api)
+            if any(_kubernetes.is_ready(pod) and pod["metadata"]["uid"] not in stale for pod in pods):
+                return
+            if time.monotonic() >= give_up_at:
+                raise Refused(
+                    f"No pod of the MIG manager on node {self._name} is ready after {seconds:g} s:"
+                    f" {_kubernetes.those_that_ail(pods) or 'there is none'}. Nobody would act on the node's label:"
+                    " look at the events and the log of the pod, and run again."
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _managers(self, api: Api) -> list[Json]:
+        return api.pods(list_of(self._arguments["manager_selector"]), self._name)
 
     def _when_it_is_not_at_work(self, api: Api) -> Json:
         """The node when its manager has ended what it was called for before, as by a run that was killed.
@@ -257,7 +305,7 @@ class _Change:
         if self._wait(api, time.monotonic() + timeout) != "success":
             raise Refused(
                 f"{trouble}. The label has {before} again, as before, and the manager has not confirmed it: look at the"
-                " log of its pod, and run again."
+                " log of its pod, and run again, by which a manager that has failed is started anew."
             )
         self._patch(api, _mig_manager.to_forget)
         self.result["rolled_back"] = True
