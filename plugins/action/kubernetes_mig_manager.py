@@ -108,24 +108,52 @@ class _Change:
         self.result["msg"] = f"Node {self._name} has {self._config}."
 
     def hand_back(self) -> None:
-        """Give a node that was taken over back to its manager, which finds that it has what it shall have."""
+        """Give a node that was taken over back to its manager, which finds that it has what it shall have.
+
+        It counts as taken over until the manager has confirmed that, so that the next run ends what this one could not.
+        """
         api = Api(self._arguments["auth"])
-        if not _cordon.is_taken_over(api.node(self._name)):
+        node = self._node_to_hand_back(api)
+        if not _cordon.is_taken_over(node):
             self.result["msg"] = f"Node {self._name} was not taken over from its MIG manager, and stays as it is."
             return
-        self._require(api, lambda node, policy: _mig_manager.why_not_named(self._name, node, policy, self._map))
+        if _cordon.has_been_given_back_by_others(node):
+            self.result["changed"] = self._patch(api, lambda found: _cordon.to_hand_back(found, self._config))
+            self.result["msg"] = f"Somebody else has given node {self._name} back to its MIG manager, and it stays so."
+            return
+        self._require(api, lambda found, policy: _mig_manager.why_not_named(self._name, found, policy, self._map))
         self._make_known(api)
-        self.result["changed"] = self._patch(api, lambda node: _cordon.to_hand_back(node, self._config))
-        self.result["msg"] = f"The MIG manager of node {self._name} has it again, with {self._config}."
+        # One that has failed at this name acts on another one only.
+        has_failed = _mig_manager.has_failed(node) and _mig_manager.value_of(node) in _mig_manager.names_of(
+            self._config
+        )
+        wanted = _mig_manager.other_name(self._config, _mig_manager.value_of(node)) if has_failed else self._config
+        is_told = self._patch(api, lambda found: _cordon.to_hand_back(found, wanted))
+        # Where it was told by a run before, what ends that is yet to come.
+        self.result["changed"] = self.result["changed"] or is_told or self._check_mode
+        self.result["msg"] = f"The MIG manager of node {self._name} has it again, with {wanted}."
         if self._check_mode:
             return
         self.result["altered"] = True
         state = self._wait(api, time.monotonic() + self._arguments["timeout"])
         if state != "success":
+            trouble = _kubernetes.those_that_ail(self._managers(api)) or "look at the log of its pod"
             raise Refused(
-                f"The MIG manager of node {self._name} has it again, and {_says(state)} of {self._config}: look at the"
-                " log of its pod."
+                f"The MIG manager of node {self._name} has it again, and {_says(state)} of {wanted}: {trouble}. Mend"
+                " that, and run again, which waits for it once more."
             )
+        self.result["changed"] = self._patch(api, _cordon.to_end_hand_back) or self.result["changed"]
+
+    def _node_to_hand_back(self, api: Api) -> Json:
+        try:
+            return api.node(self._name)
+        except ApiProblem as problem:
+            if problem.status != NOT_FOUND:
+                raise
+            raise Refused(
+                f"Kubernetes has no node {self._name} that could be handed back: set kubernetes_node to what 'kubectl"
+                " get nodes' calls this host, or leave mig_hand_back out. Nothing was done."
+            ) from problem
 
     def _require_a_manager(self, api: Api) -> None:
         managers = self._managers(api)
@@ -282,9 +310,9 @@ class _Change:
             late = time.monotonic() >= give_up_at
             try:
                 state = _mig_manager.state_of(api.node(self._name))
-            except ApiProblem:
-                # The manager goes on without the API server for a while, and so does this.
-                if late:
+            except ApiProblem as problem:
+                # The manager goes on without the API server for a while, and so does this; but not without the node.
+                if late or problem.status == NOT_FOUND:
                     raise
                 state = ""
             if late or state in ("success", "failed"):

@@ -25,7 +25,8 @@ description:
   - Fails at once where nobody would act on the label, because the node has no C(nvidia.com/mig.capable=true), because
     its manager is switched off or not there, or because the ClusterPolicy names another config map.
   - A node that was taken over from its manager (M(gpufleet.mig.kubernetes_node) with V(taken_over)) is given back with
-    O(hand_back). It gets a label that names what it has, so that the manager finds nothing to do.
+    O(hand_back). It gets a label that names what it has, so that the manager finds nothing to do. It counts as taken
+    over until the manager has said C(success), so that a run after one that was killed or failed ends it.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
   - gpufleet.mig.attributes.actiongroup_kubernetes
