@@ -159,12 +159,7 @@ class _Node:
             time.sleep(_POLL_SECONDS)
 
     def _ailing(self, api: Api, what: str) -> str:
-        pods = [pod for pod in self._pods(api, what) if not _kubernetes.is_ready(pod)]
-        told = [
-            f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} is not ready ({_kubernetes.what_ails(pod)})"
-            for pod in pods
-        ]
-        return "; ".join(told) or "its pods are ready"
+        return _kubernetes.those_that_ail(self._pods(api, what)) or "its pods are ready"
 
     def _pods(self, api: Api, what: str) -> list[Json]:
         """The pods of a component on this node, each once."""

@@ -12,9 +12,15 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager, _owners
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _kubernetes, _mig_manager, _owners
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import answered, list_of
-from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import CONFLICT, Api, ApiProblem, Json
+from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import (
+    CONFLICT,
+    NOT_FOUND,
+    Api,
+    ApiProblem,
+    Json,
+)
 
 _ATTEMPTS = 10
 _POLL_SECONDS = 1.0
@@ -34,6 +40,7 @@ ARGUMENTS: dict[str, t.Any] = {
     "manager_selector": {"type": "raw", "default": ["app=nvidia-mig-manager"]},
     "run": {"type": "str", "default": "ansible"},
     "timeout": {"type": "float", "default": 900},
+    "ready_timeout": {"type": "float", "default": 300},
     "known_after": {"type": "float", "default": 150},
     "stays": {"type": "float", "default": 10},
     "auth": {"type": "dict", "default": {}},
@@ -82,6 +89,7 @@ class _Change:
         api = Api(self._arguments["auth"])
         self._require_a_manager(api)
         self._make_known(api)
+        self._have_a_manager_that_works(api)
         node = self._when_it_is_not_at_work(api)
         value = _mig_manager.value_of(node)
         is_called = value in _mig_manager.names_of(self._config)
@@ -100,27 +108,55 @@ class _Change:
         self.result["msg"] = f"Node {self._name} has {self._config}."
 
     def hand_back(self) -> None:
-        """Give a node that was taken over back to its manager, which finds that it has what it shall have."""
+        """Give a node that was taken over back to its manager, which finds that it has what it shall have.
+
+        It counts as taken over until the manager has confirmed that, so that the next run ends what this one could not.
+        """
         api = Api(self._arguments["auth"])
-        if not _cordon.is_taken_over(api.node(self._name)):
+        node = self._node_to_hand_back(api)
+        if not _cordon.is_taken_over(node):
             self.result["msg"] = f"Node {self._name} was not taken over from its MIG manager, and stays as it is."
             return
-        self._require(api, lambda node, policy: _mig_manager.why_not_named(self._name, node, policy, self._map))
+        if _cordon.has_been_given_back_by_others(node):
+            self.result["changed"] = self._patch(api, lambda found: _cordon.to_hand_back(found, self._config))
+            self.result["msg"] = f"Somebody else has given node {self._name} back to its MIG manager, and it stays so."
+            return
+        self._require(api, lambda found, policy: _mig_manager.why_not_named(self._name, found, policy, self._map))
         self._make_known(api)
-        self.result["changed"] = self._patch(api, lambda node: _cordon.to_hand_back(node, self._config))
-        self.result["msg"] = f"The MIG manager of node {self._name} has it again, with {self._config}."
+        # One that has failed at this name acts on another one only.
+        has_failed = _mig_manager.has_failed(node) and _mig_manager.value_of(node) in _mig_manager.names_of(
+            self._config
+        )
+        wanted = _mig_manager.other_name(self._config, _mig_manager.value_of(node)) if has_failed else self._config
+        is_told = self._patch(api, lambda found: _cordon.to_hand_back(found, wanted))
+        # Where it was told by a run before, what ends that is yet to come.
+        self.result["changed"] = self.result["changed"] or is_told or self._check_mode
+        self.result["msg"] = f"The MIG manager of node {self._name} has it again, with {wanted}."
         if self._check_mode:
             return
         self.result["altered"] = True
         state = self._wait(api, time.monotonic() + self._arguments["timeout"])
         if state != "success":
+            trouble = _kubernetes.those_that_ail(self._managers(api)) or "look at the log of its pod"
             raise Refused(
-                f"The MIG manager of node {self._name} has it again, and {_says(state)} of {self._config}: look at the"
-                " log of its pod."
+                f"The MIG manager of node {self._name} has it again, and {_says(state)} of {wanted}: {trouble}. Mend"
+                " that, and run again, which waits for it once more."
             )
+        self.result["changed"] = self._patch(api, _cordon.to_end_hand_back) or self.result["changed"]
+
+    def _node_to_hand_back(self, api: Api) -> Json:
+        try:
+            return api.node(self._name)
+        except ApiProblem as problem:
+            if problem.status != NOT_FOUND:
+                raise
+            raise Refused(
+                f"Kubernetes has no node {self._name} that could be handed back: set kubernetes_node to what 'kubectl"
+                " get nodes' calls this host, or leave mig_hand_back out. Nothing was done."
+            ) from problem
 
     def _require_a_manager(self, api: Api) -> None:
-        managers = api.pods(list_of(self._arguments["manager_selector"]))
+        managers = self._managers(api)
         self._require(api, lambda node, policy: _mig_manager.why_not(self._name, node, policy, self._map, managers))
 
     def _require(self, api: Api, why_not: t.Callable[[Json, t.Optional[Json]], str]) -> None:
@@ -131,6 +167,46 @@ class _Change:
             raise Refused(f"{why} Nothing was done.")
         if self._arguments["set_policy"]:
             self._name_in_the_policy(api)
+
+    def _have_a_manager_that_works(self, api: Api) -> None:
+        """Start a manager anew, once, whose last word is that it failed, or whose pod crashes.
+
+        One that came while the driver was away has no libraries of it, and fails until it is made again. The new one
+        begins with the label as it is. That is waited for, since it would be taken for the answer to the next call.
+        """
+        node = api.node(self._name)
+        stale = [pod for pod in self._managers(api) if _mig_manager.has_failed(node) or _kubernetes.is_broken(pod)]
+        self.result["changed"] = self.result["changed"] or bool(stale)
+        if self._check_mode:
+            return
+        if stale:
+            self._patch(api, _mig_manager.to_unsay)
+        for pod in stale:
+            metadata = pod["metadata"]
+            api.delete_pod(metadata["namespace"], metadata["name"], metadata["uid"])
+        self._wait_for_a_ready_manager(api, {pod["metadata"]["uid"] for pod in stale})
+        if stale and _mig_manager.value_of(node):
+            self.result["altered"] = True
+            self._wait(api, time.monotonic() + self._arguments["timeout"])
+
+    def _wait_for_a_ready_manager(self, api: Api, stale: t.Collection[str]) -> None:
+        """Raise Refused where there is none in time but those that had to go."""
+        seconds = self._arguments["ready_timeout"]
+        give_up_at = time.monotonic() + seconds
+        while True:
+            pods = self._managers(api)
+            if any(_kubernetes.is_ready(pod) and pod["metadata"]["uid"] not in stale for pod in pods):
+                return
+            if time.monotonic() >= give_up_at:
+                raise Refused(
+                    f"No pod of the MIG manager on node {self._name} is ready after {seconds:g} s:"
+                    f" {_kubernetes.those_that_ail(pods) or 'there is none'}. Nobody would act on the node's label:"
+                    " look at the events and the log of the pod, and run again."
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _managers(self, api: Api) -> list[Json]:
+        return api.pods(list_of(self._arguments["manager_selector"]), self._name)
 
     def _when_it_is_not_at_work(self, api: Api) -> Json:
         """The node when its manager has ended what it was called for before, as by a run that was killed.
@@ -234,9 +310,9 @@ class _Change:
             late = time.monotonic() >= give_up_at
             try:
                 state = _mig_manager.state_of(api.node(self._name))
-            except ApiProblem:
-                # The manager goes on without the API server for a while, and so does this.
-                if late:
+            except ApiProblem as problem:
+                # The manager goes on without the API server for a while, and so does this; but not without the node.
+                if late or problem.status == NOT_FOUND:
                     raise
                 state = ""
             if late or state in ("success", "failed"):
@@ -257,7 +333,7 @@ class _Change:
         if self._wait(api, time.monotonic() + timeout) != "success":
             raise Refused(
                 f"{trouble}. The label has {before} again, as before, and the manager has not confirmed it: look at the"
-                " log of its pod, and run again."
+                " log of its pod, and run again, by which a manager that has failed is started anew."
             )
         self._patch(api, _mig_manager.to_forget)
         self.result["rolled_back"] = True

@@ -78,8 +78,11 @@ def _systemd_runs() -> bool:
 
 
 def _users(params: t.Mapping[str, t.Any]) -> Users:
-    if clients.Systemd().is_booting():
-        return Users((), ("This host is still booting, and neither container engines nor its kubelet are asked.",))
+    try:
+        if clients.Systemd().is_booting():
+            return Users((), ("This host is still booting, and neither container engines nor its kubelet are asked.",))
+    except MigError as problem:
+        return Users((), (str(problem),))
     asked = [*(_of_runtime(each) for each in dict.fromkeys(params["runtimes"])), _of_kubelet(params["socket"])]
     return Users(
         tuple(dict.fromkeys(name for each in asked for name in each.names)),

@@ -19,10 +19,14 @@ description:
   - The task waits until the manager says C(success). If it says C(failed) the label goes back to what it was, and so
     does the node. A manager that got stuck is called again by a second name of the same content. One that is at work,
     as for a run that was killed, is waited for first.
+  - A manager that has said C(failed) before, or whose pod crashes, is started anew once by deleting its pod, and is
+    waited for. It tries nothing again by itself, and one that came while the driver was away fails until it is made
+    anew.
   - Fails at once where nobody would act on the label, because the node has no C(nvidia.com/mig.capable=true), because
     its manager is switched off or not there, or because the ClusterPolicy names another config map.
   - A node that was taken over from its manager (M(gpufleet.mig.kubernetes_node) with V(taken_over)) is given back with
-    O(hand_back). It gets a label that names what it has, so that the manager finds nothing to do.
+    O(hand_back). It gets a label that names what it has, so that the manager finds nothing to do. It counts as taken
+    over until the manager has said C(success), so that a run after one that was killed or failed ends it.
 extends_documentation_fragment:
   - gpufleet.mig.attributes
   - gpufleet.mig.attributes.actiongroup_kubernetes
@@ -80,6 +84,10 @@ options:
     description: Seconds until the manager must have said how it went.
     type: float
     default: 900
+  ready_timeout:
+    description: Seconds until a pod of the manager on this node must be ready.
+    type: float
+    default: 300
   known_after:
     description:
       - Seconds after which the manager knows a config that is new in the config map, which it reads from a volume.
@@ -127,7 +135,8 @@ config:
   returned: always
   type: str
 altered:
-  description: Whether the manager was called. False on failure means that nothing happened to the GPUs.
+  description:
+    - Whether the manager was called, or started anew. False on failure means that nothing happened to the GPUs.
   returned: always
   type: bool
 rolled_back:

@@ -192,18 +192,33 @@ def is_taken_over(node: Json) -> bool:
 
 
 def to_hand_back(node: Json, config: str) -> t.Optional[Patch]:
-    """The patch that gives a node back to the MIG manager from which it was taken; None where it was not.
+    """The patch that gives a node back to the MIG manager from which it was taken; None where there is nothing to do.
 
-    ``config`` is the name of what the node has, which the manager finds as soon as it is there. Where somebody else has
-    set the manager's label since, all labels stay as they are.
+    ``config`` is the name of what the node has, which the manager finds as soon as it is there. That it was given back
+    is noted, so that a run that was killed before the manager has confirmed it, or in vain, is ended by the next.
+    Where somebody else has set the manager's label since, all labels stay as they are.
     """
     said = _noted(node, TAKEN_OVER)
     if said is None:
         return None
-    if _labels(node).get(DEPLOYED) != _NOT_DEPLOYED:
+    if has_been_given_back_by_others(node):
         return _patch(node, {TAKEN_OVER: None})
-    labels = {DEPLOYED: str(said.get("before", _DEPLOYED)), CONFIG: config, STATE: None}
-    return _patch(node, {TAKEN_OVER: None}, labels)
+    before = str(said.get("before", _DEPLOYED))
+    if said.get("handed_back") == config and _labels(node).get(DEPLOYED) == before:
+        return None
+    note = json.dumps({**said, "handed_back": config}, sort_keys=True)
+    return _patch(node, {TAKEN_OVER: note}, {DEPLOYED: before, CONFIG: config, STATE: None})
+
+
+def has_been_given_back_by_others(node: Json) -> bool:
+    """Whether the manager's label of a node that was taken over is not ours any more, though we gave nothing back."""
+    said = _noted(node, TAKEN_OVER)
+    return said is not None and "handed_back" not in said and _labels(node).get(DEPLOYED) != _NOT_DEPLOYED
+
+
+def to_end_hand_back(node: Json) -> t.Optional[Patch]:
+    """The patch that forgets that a node was taken over, when its manager has confirmed what it has."""
+    return None if _noted(node, TAKEN_OVER) is None else _patch(node, {TAKEN_OVER: None})
 
 
 # --- annotations --------------------------------------------------------------------------------------------------

@@ -6,10 +6,10 @@
 
 This file is private to the collection gpufleet.mig and may change at any time. Nodes are what the API returns.
 
-Three things are left behind: a cordon of a rollout, labels that are paused, and a MIG manager that got stuck. Each is
-left alone while somebody may still be at work. A rollout is, for all others, as long as its cordon names another
-layout; a run that has cordoned the node for something else than a rollout is until it gives the node back; a MIG
-manager is while it says so, for as long as a change may take.
+Three things are left behind: a cordon of a rollout, labels that are paused, and a MIG manager that got stuck or has
+failed. Each is left alone while somebody may still be at work. A rollout is, for all others, as long as its cordon
+names another layout; a run that has cordoned the node for something else than a rollout is until it gives the node
+back; a MIG manager is while it says so, for as long as a change may take.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def left_behind(name: str, node: Json, managed: bool, run: str, now: float, pati
         *([_cordoned_by_a_rollout(name, cordon)] if cordon else []),
         *(_paused(name, node)),
         *([_stuck(name, node)] if managed and _mig_manager.is_stuck(node, now, patience) else []),
+        *([_failed(name, node)] if managed and _mig_manager.has_failed(node) else []),
     ]
     return LeftBehind(tuple(heal), (), drained_for)
 
@@ -68,6 +69,13 @@ def _stuck(name: str, node: Json) -> str:
     return (
         f"The MIG manager of node {name} says {_mig_manager.state_of(node) or 'nothing'}{_since(node)}, which is longer"
         " than a change takes, and is called again."
+    )
+
+
+def _failed(name: str, node: Json) -> str:
+    return (
+        f"The MIG manager of node {name} says {_mig_manager.FAILED}{_since(node)} of a layout that is there, tries no"
+        " more by itself, and is started anew and called again."
     )
 
 

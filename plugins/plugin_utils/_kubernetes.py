@@ -367,6 +367,18 @@ def is_ready(pod: t.Mapping[str, t.Any]) -> bool:
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
+# What the kubelet calls a container that it starts again only after a pause, which gets longer each time.
+_BROKEN = ("CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError")
+
+
+def is_broken(pod: t.Mapping[str, t.Any]) -> bool:
+    """Whether a pod has ended, or does not start for a reason that another one in its place may not have."""
+    status = pod.get("status") or {}
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    waits_for = {((each.get("state") or {}).get("waiting") or {}).get("reason") for each in containers}
+    return status.get("phase") in ("Failed", "Succeeded") or not waits_for.isdisjoint(_BROKEN)
+
+
 def what_ails(pod: t.Mapping[str, t.Any]) -> str:
     """Why a pod is not ready, in the words of the kubelet; a phrase."""
     status = pod.get("status") or {}
@@ -377,6 +389,15 @@ def what_ails(pod: t.Mapping[str, t.Any]) -> str:
             if words and words[0] != "Completed":
                 return f"{container.get('name', 'a container')}: {', '.join(words)}"
     return f"it is {status.get('phase', 'not known')} and not ready"
+
+
+def those_that_ail(pods: t.Iterable[t.Mapping[str, t.Any]]) -> str:
+    """The pods that are not ready, and why; empty where all are."""
+    return "; ".join(
+        f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} is not ready ({what_ails(pod)})"
+        for pod in pods
+        if not is_ready(pod)
+    )
 
 
 def says(

@@ -18,8 +18,8 @@ Json = dict[str, t.Any]
 
 # Seconds to connect, and to wait for an answer.
 _PATIENCE = (5, 30)
-CONFLICT = 409
-_FORBIDDEN, _NOT_FOUND, _TOO_MANY = 403, 404, 429
+NOT_FOUND, CONFLICT = 404, 409
+_FORBIDDEN, _TOO_MANY = 403, 429
 _ATTEMPTS = 10
 _BUSY_SECONDS = 1.0
 # The newest first; a server that is older than all of them has no devices that are made as pods ask for them.
@@ -126,7 +126,7 @@ class Api:
                 f"read config map {namespace}/{name}", self._core.read_namespaced_config_map, name, namespace
             )
         except ApiProblem as problem:
-            if problem.status != _NOT_FOUND:
+            if problem.status != NOT_FOUND:
                 raise
         return None
 
@@ -146,7 +146,7 @@ class Api:
         try:
             found = self._ask("list the ClusterPolicies", self._custom.list_cluster_custom_object, *_POLICY)
         except ApiProblem as problem:
-            if problem.status != _NOT_FOUND:
+            if problem.status != NOT_FOUND:
                 raise
             return None
         return next(iter(found["items"]), None)
@@ -170,7 +170,7 @@ class Api:
             except ApiProblem as problem:
                 if problem.status == _FORBIDDEN:
                     return None
-                if problem.status != _NOT_FOUND:
+                if problem.status != NOT_FOUND:
                     raise
             else:
                 return list(found["items"])
@@ -182,7 +182,7 @@ class Api:
         try:
             self._ask(f"delete pod {namespace}/{name}", self._core.delete_namespaced_pod, name, namespace, body=body)
         except ApiProblem as problem:
-            if problem.status not in (_NOT_FOUND, CONFLICT):
+            if problem.status not in (NOT_FOUND, CONFLICT):
                 raise
 
     def evict(self, namespace: str, name: str, grace_period: t.Optional[int]) -> str:
@@ -195,7 +195,7 @@ class Api:
         except ApiProblem as problem:
             if problem.status == _TOO_MANY:
                 return str(problem)
-            if problem.status != _NOT_FOUND:
+            if problem.status != NOT_FOUND:
                 raise
         return ""
 

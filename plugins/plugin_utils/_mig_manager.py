@@ -32,6 +32,8 @@ FILE = "config.yaml"
 
 # What the manager says while it is at work.
 _BUSY = ("pending", "rebooting")
+# What it says when it has ended in vain.
+FAILED = "failed"
 
 # The config maps that the operator makes itself, and makes again as they were.
 VENDORS = ("default-mig-parted-config",)
@@ -264,6 +266,11 @@ def _seconds(time: str) -> t.Optional[float]:
         return None
 
 
+def has_failed(node: Json) -> bool:
+    """Whether the last word of the manager is that it failed. It does not try again by itself."""
+    return state_of(node) == FAILED
+
+
 # --- the node -----------------------------------------------------------------------------------------------------
 
 
@@ -279,6 +286,12 @@ def to_call(node: Json, value: str, run: str) -> t.Optional[dict[str, t.Any]]:
     kept = value_of(node) if before is None or state_of(node) == "success" else before
     note = json.dumps({"run": run, "before": kept}, sort_keys=True)
     return _patch(node, {CONFIG: value, STATE: None}, note)
+
+
+def to_unsay(node: Json) -> t.Optional[dict[str, t.Any]]:
+    """The patch that takes away what the manager has said last; None where it has said nothing."""
+    note = (node["metadata"].get("annotations") or {}).get(NOTE)
+    return _patch(node, {STATE: None}, note) if state_of(node) else None
 
 
 def to_forget(node: Json) -> t.Optional[dict[str, t.Any]]:

@@ -576,11 +576,14 @@ class Manager:
     namespace: str = OPERATOR
     dies_at: str = ""
     pod_timeout: float = 300.0
+    without_driver: set[str] = dataclasses.field(default_factory=set)
+    """The uids of pods that were made while the driver was away: they fail at everything, also when it is back."""
     runs: list[str] = dataclasses.field(default_factory=list)
     """The names of the configs that it began with, one for each time."""
     busy: bool = False
     current: str = ""
     calls: int = 0
+    pod: str = ""
 
     def start(self, cluster: Cluster, machine: Machine) -> None:
         self.cluster, self.machine = cluster, machine
@@ -642,6 +645,7 @@ class Manager:
     def _live(self, pod: str) -> None:
         """One process: waits for changes of the label until its pod is gone."""
         self.restored_once = False
+        self.pod = pod
         self.node_changed(self._labels())
         last_read = ""
         while True:
@@ -665,6 +669,9 @@ class Manager:
     def reconfigure(self, config: str) -> None:
         self.runs.append(config)
         labels = self._labels()
+        if self.pod in self.without_driver:
+            self.set_state("failed", labels)
+            return
         try:
             if self.is_applied(config):
                 self.set_state("success", labels)

@@ -16,9 +16,12 @@ import yaml
 
 from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager
 from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import gpus
+from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import path_to, running
 
 SEVEN = [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}]
+NONE = [{"devices": "all", "mig-enabled": False, "mig-devices": {}}]
 NAME = _mig_manager.name_of("all-1g.5gb", SEVEN)
+WITHOUT = _mig_manager.name_of("none", NONE)
 MAPS = "/api/v1/namespaces/gpu-operator/configmaps"
 POLICY = "/apis/nvidia.com/v1/clusterpolicies/cluster-policy"
 
@@ -57,6 +60,28 @@ def node(stage):
 
 def value_of(stage):
     return stage.labels("node-1").get(_mig_manager.CONFIG)
+
+
+def uids_of(stage):
+    return {pod["metadata"]["uid"] for pod in stage.pods("node-1", app="nvidia-mig-manager")}
+
+
+@pytest.fixture
+def named(stage, node, manager):
+    """The node when the ClusterPolicy names our config map, for which the operator has made the manager's pod anew."""
+    assert manager(set_policy=True, label="none", config=NONE)["changed"]
+    assert (value_of(stage), state_of(stage)) == (WITHOUT, "success")
+    return node
+
+
+def path_of(pod):
+    return f"/api/v1/namespaces/gpu-operator/pods/{pod['metadata']['name']}"
+
+
+def crash(stage):
+    """The pod of the manager waits for the kubelet to start it again."""
+    for pod in stage.pods("node-1", app="nvidia-mig-manager"):
+        stage.client.patch(f"{path_of(pod)}/status", {"status": running(pod, exit_status=1, restarts=7)})
 
 
 def configs(stage, name="ours"):
@@ -107,6 +132,83 @@ def test_a_manager_that_got_stuck_is_called_again_by_another_name_of_the_same_co
     done = manager()
     assert done["changed"]
     assert stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")
+
+
+def test_a_failure_of_what_is_wanted_is_tried_again_by_the_next_run(api, stage, node, manager):
+    """Nobody else does: the manager acts on another value of its label only."""
+    assert manager(set_policy=True)["changed"]
+    stage.client.patch(path_to("node-1"), {"metadata": {"labels": {_mig_manager.STATE: "failed"}}})
+    api.forget()
+    assert manager(check=True)["changed"]
+    assert api.writes == []
+    (before,) = uids_of(stage)
+    done, again = manager(times=2)
+    assert (done["changed"], again["changed"]) == (True, False)
+    assert (value_of(stage), state_of(stage)) == (NAME, "success")
+    (after,) = uids_of(stage)
+    assert after != before
+    assert node.manager.runs[-1] == NAME, "what it has needs no call by another name"
+
+
+def test_a_manager_that_came_while_the_driver_was_away_is_started_anew_by_the_next_run(stage, named, manager):
+    named.manager.without_driver.update(uids_of(stage))
+    failed = manager()
+    assert failed["failed"]
+    assert "run again, by which a manager that has failed is started anew" in failed["msg"]
+    done, again = manager(times=2)
+    assert (done["changed"], again["changed"]) == (True, False)
+    assert stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")
+    assert named.manager.without_driver.isdisjoint(uids_of(stage))
+
+
+def test_a_manager_that_fails_again_when_it_was_started_anew_is_told_and_not_started_once_more(stage, node, manager):
+    def fails(_config):
+        raise RuntimeError("no driver at all")
+
+    assert manager(set_policy=True)["changed"]
+    node.manager.is_applied = lambda _config: False
+    node.manager.apply = fails
+    stage.client.patch(path_to("node-1"), {"metadata": {"labels": {_mig_manager.STATE: "failed"}}})
+    seen, began = uids_of(stage), len(node.manager.runs)
+    failed = manager()
+    assert failed["failed"]
+    assert f"says failed of {NAME}" in failed["msg"]
+    assert node.manager.runs[began:] == [NAME, f"{NAME}-again", NAME], "anew, called, and back"
+    assert len(uids_of(stage) - seen) == 1
+
+
+def test_a_manager_that_crashes_is_started_anew_instead_of_waiting_for_the_kubelet(stage, named, manager):
+    crash(stage)
+    (before,) = uids_of(stage)
+    done = manager()
+    assert done["changed"]
+    assert uids_of(stage) != {before}
+    assert stage.gpus["node-1"] == gpus(1, mig="7x1g.5gb")
+
+
+def test_a_manager_that_does_not_get_ready_is_named_and_no_gpu_is_touched(stage, named, manager):
+    named.starts["nvidia-mig-manager*"] = math.inf
+    began = len(named.manager.runs)
+    crash(stage)
+    failed = manager(ready_timeout=2)
+    assert failed["failed"]
+    assert not failed["altered"]
+    assert "No pod of the MIG manager on node node-1 is ready after 2 s: pod gpu-operator/nvidia-mig-m" in failed["msg"]
+    assert "look at the events and the log of the pod, and run again" in failed["msg"]
+    assert value_of(stage) == WITHOUT
+    assert named.manager.runs[began:] == []
+    named.starts.clear()
+    assert manager()["changed"], "what was begun is ended by the next run"
+
+
+def test_a_manager_that_only_starts_is_waited_for_and_not_started_anew(stage, named, manager):
+    named.starts["nvidia-mig-manager*"] = 2.0
+    (before,) = stage.pods("node-1", app="nvidia-mig-manager")
+    stage.client.delete(path_of(before))
+    assert stage.cluster.wait_for(lambda: uids_of(stage) not in (set(), {before["metadata"]["uid"]}))
+    seen = uids_of(stage)
+    assert manager()["changed"]
+    assert uids_of(stage) == seen
 
 
 def test_a_manager_that_is_at_work_is_waited_for(stage, node, manager):

@@ -217,6 +217,28 @@ def test_a_host_that_is_right_is_mended_where_a_change_has_left_something(api, s
     assert again.changed == set()
 
 
+def test_a_manager_that_failed_while_the_driver_was_away_is_started_anew_where_the_gpus_are_right(api, stage, fleet):
+    assert make(fleet).rc == 0
+    manager = stage.cluster.machines["node-1"].manager
+    manager.without_driver.update(pod["metadata"]["uid"] for pod in stage.pods("node-1", app="nvidia-mig-manager"))
+    patch(stage, {_mig_manager.STATE: "failed"})
+    fleet.writes()
+    api.forget()
+    checked = make(fleet, "all-1g.5gb", "--check")
+    assert checked.rc == 0, checked.out
+    assert "The MIG manager of node node-1 says failed since " in checked.out
+    assert checked.changed == {"node-1"}
+    assert api.writes == []
+
+    mended = make(fleet)
+    assert mended.rc == 0, mended.out
+    assert mended.changed == {"node-1"}
+    assert stage.labels("node-1")[_mig_manager.STATE] == "success"
+    assert stage.settles("node-1", **SEVEN), stage
+    assert (stage.is_cordoned("node-1"), notes(stage), fleet.writes()) == (False, {}, {})
+    assert make(fleet).changed == set()
+
+
 # --- the audit ------------------------------------------------------------------------------------------------------
 
 

@@ -106,6 +106,23 @@ def test_an_engine_that_does_not_answer_is_a_warning_and_refuses_nothing(there):
     assert "cannot be told" in warning
 
 
+def test_a_systemd_that_does_not_answer_is_a_warning(there, monkeypatch):
+    def silent(_systemd):
+        raise clients.ClientError("systemd did not answer systemctl within 20 s.", unit="")
+
+    monkeypatch.setattr(clients.Systemd, "is_booting", silent)
+    assert there.run()["containers"] == []
+    assert there.warned[0].startswith("systemd did not answer")
+
+
+def test_a_host_that_boots_is_a_warning_and_its_engines_are_left_alone(there, monkeypatch):
+    monkeypatch.setattr(clients.Systemd, "is_booting", lambda _systemd: True)
+    there.runtimes.have([{**request("GPU-1"), **RUNS}])
+    assert there.run()["containers"] == []
+    assert there.runtimes.asked == []
+    assert "still booting" in there.warned[0]
+
+
 def test_a_host_without_engines_hears_nothing(there):
     assert there.run(runtimes=["nerdctl", "podman"])["containers"] == []
     assert there.warned == []

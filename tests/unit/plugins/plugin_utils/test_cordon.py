@@ -198,7 +198,14 @@ def test_a_node_that_was_taken_over_from_the_mig_manager_is_given_back_as_it_was
         MANAGER: "true",
         "nvidia.com/mig.config": "as-it-is-1",
     }
-    assert not _cordon.is_taken_over(given_back)
+    assert _cordon.is_taken_over(given_back), "until its manager has confirmed it"
+    assert not _cordon.has_been_given_back_by_others(given_back)
+    assert _cordon.to_hand_back(given_back, "as-it-is-1") is None
+    assert _cordon.to_hand_back(given_back, "as-it-is-2")["metadata"]["labels"][MANAGER] == "true"
+    assert _cordon.to_take_over(given_back, "run"), "and it can be taken over again"
+    over = relabelled(given_back, _cordon.to_end_hand_back(given_back))
+    assert not _cordon.is_taken_over(over)
+    assert _cordon.to_end_hand_back(over) is None
 
 
 @pytest.mark.parametrize("labels", [{}, {MANAGER: "false"}])
@@ -211,6 +218,7 @@ def test_a_manager_that_somebody_gave_back_since_stays_as_they_left_it():
     found = labelled(**{MANAGER: "true"})
     taken = relabelled(found, _cordon.to_take_over(found, "run"))
     taken["metadata"]["labels"][MANAGER] = "theirs"
+    assert _cordon.has_been_given_back_by_others(taken)
     given_back = relabelled(taken, _cordon.to_hand_back(taken, "a-1"))
     assert given_back["metadata"]["labels"][MANAGER] == "theirs"
     assert _cordon.TAKEN_OVER not in given_back["metadata"]["annotations"]

@@ -35,7 +35,9 @@ def left(seen, seconds=0.0, managed=True, run="next"):
     return _healing.left_behind("n1", seen, managed, run, NOON + seconds, 900.0)
 
 
-@pytest.mark.parametrize("seen", [node(), node(**{PLUGIN: "true"}), node(**{PLUGIN: "false"}), node(**state("failed"))])
+@pytest.mark.parametrize(
+    "seen", [node(), node(**{PLUGIN: "true"}), node(**{PLUGIN: "false"}), node(**state("success"))]
+)
 def test_a_node_on_which_nothing_was_left_is_left_alone(seen):
     assert left(seen) == _healing.NOTHING
 
@@ -59,6 +61,15 @@ def test_what_a_manager_that_is_at_work_has_paused_is_left_to_it_until_it_took_t
         f"The MIG manager of node n1 says {value} since 2026-01-31T12:00:00Z, which is longer than a change takes, and"
         " is called again."
     )
+
+
+def test_a_manager_that_has_failed_at_what_is_there_is_called_again():
+    (failed,) = left(node(**state("failed"))).heal
+    assert failed == (
+        "The MIG manager of node n1 says failed since 2026-01-31T12:00:00Z of a layout that is there, tries no more by"
+        " itself, and is started anew and called again."
+    )
+    assert left(node(**state("failed")), managed=False) == _healing.NOTHING
 
 
 def test_a_manager_is_not_called_where_it_does_not_change_the_node():
