@@ -15,8 +15,10 @@ node=$scratch/dgx-a100
 export PATH=$bin:$PATH ANSIBLE_COLLECTIONS_PATH=$PWD/.venv/collections ANSIBLE_NOCOWS=1
 . tools/say.sh
 
+# As data: a path may have blanks and quotes.
+state=$(python -c 'import json, sys; print(json.dumps({"mig_state_dir": sys.argv[1]}))' "$scratch/state")
 mig() { nvmlsim exec "$node" -- ansible-playbook playbooks/mig.yml -i examples/simulated/inventory.yml \
-    -e mig_state_dir="$scratch/state" -e mig_profile=all-1g.5gb "$@"; }
+    -e "$state" -e mig_profile=all-1g.5gb "$@"; }
 
 # The simulator's own drawing, without the line for each instance.
 pictures() { nvmlsim show "$node" | grep -E '^(GPU|    \|)'; }

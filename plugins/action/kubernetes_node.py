@@ -11,7 +11,7 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _mig_manager
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _healing, _mig_manager
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import answered, list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
@@ -224,6 +224,8 @@ class _Node:
         """The record of a rollout for another layout stays, also one that came since the plan was made."""
         run, drained_for = self._arguments["run"], self._arguments["drained_for"]
         before = _cordon.read(node)
+        if before and drained_for is not None and _cordon.is_kept_by_another(before, run):
+            raise Refused(_healing.cordoned_by_another(self._name, before.run))
         if _cordon.is_for_another(before, drained_for) and not self._arguments["take_over_drain"]:
             raise Refused(
                 f"Another run has drained node {self._name} for {before.drained_for if before else ''}, and not given"

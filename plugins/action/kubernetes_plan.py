@@ -115,10 +115,14 @@ class _Cluster:
             takeover = self._arguments["takeovers"].get(host, False)
             owner = _owners.judge(self._owners, name, node, plan, mode, takeover)
             left = self._left_behind(name, node, mode, owner)
-        leaving, nobody = _cordon.Leaving((), ()), []
-        if node is not None and (plan.get("verdict", "match") != "match" or plan.get("recovered")):
-            leaving = self._leaving(host, name)
-            nobody = [_kubernetes.of_nobody(name)] if not plugin and not _cordon.is_under_way(node) else []
+        leaving, nobody, ails = _cordon.Leaving((), ()), [], []
+        if node is not None:
+            idle = not _cordon.is_under_way(node)
+            if plan.get("verdict", "match") != "match" or plan.get("recovered"):
+                leaving = self._leaving(host, name)
+                nobody = [_kubernetes.of_nobody(name)] if idle and not plugin else []
+            elif idle and says.missing:
+                ails = [_kubernetes.of_what_is_missing(name, says.missing, plugin)]
         return {
             "node": name,
             "mode": mode,
@@ -128,12 +132,13 @@ class _Cluster:
             "labels": dict(says.after.labels),
             "refusals": [
                 *self._mistakes(host, name, plan),
+                *filter(None, [left.keeps]),
                 *owner.refusals,
                 *(says.refusals or nobody),
                 *leaving.blocked,
             ],
             "leaving": list(map(str, leaving.pods)),
-            "warnings": [*owner.warnings, *says.warnings, *left.why_not],
+            "warnings": [*owner.warnings, *says.warnings, *left.why_not, *ails],
             "missing": list(says.missing),
             "heal": list(left.heal),
             "drained": left.drained_for is not None,

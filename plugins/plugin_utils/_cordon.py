@@ -94,6 +94,11 @@ def to_cordon(node: Json, run: str, drained_for: t.Optional[str] = None) -> t.Op
     return {**_patch(node, {ANNOTATION: _note(wanted)}), "spec": {"unschedulable": True}}
 
 
+def is_kept_by_another(cordon: Cordon, run: str) -> bool:
+    """Whether another run has cordoned the node for something else than a rollout, such as an upgrade of its driver."""
+    return cordon.drained_for is None and cordon.run != run
+
+
 def is_for_another(cordon: t.Optional[Cordon], drained_for: t.Optional[str]) -> bool:
     """Whether a rollout has drained the node for another layout than this one, as far as both are known by a label."""
     return bool(cordon and cordon.drained_for and drained_for is not None and cordon.drained_for != drained_for)

@@ -25,6 +25,7 @@ Json = t.Mapping[str, t.Any]
 class LeftBehind(t.NamedTuple):
     """What a run mends (``heal``), and why it does not (``why_not``), a sentence each.
 
+    ``keeps`` is why it may not change the node either, which somebody else keeps; empty where nobody does.
     ``drained_for`` is the label of the layout for which a rollout has drained the node and not given it back, None
     where none has.
     """
@@ -32,6 +33,7 @@ class LeftBehind(t.NamedTuple):
     heal: tuple[str, ...] = ()
     why_not: tuple[str, ...] = ()
     drained_for: t.Optional[str] = None
+    keeps: str = ""
 
 
 NOTHING = LeftBehind()
@@ -44,8 +46,8 @@ def left_behind(name: str, node: Json, managed: bool, run: str, now: float, pati
     it may take.
     """
     cordon = _cordon.read(node)
-    if cordon and cordon.drained_for is None and cordon.run != run:
-        return LeftBehind(why_not=(_cordoned_by_another(name, cordon.run),))
+    if cordon and _cordon.is_kept_by_another(cordon, run):
+        return LeftBehind(keeps=cordoned_by_another(name, cordon.run))
     drained_for = None if cordon is None else cordon.drained_for or ""
     if _mig_manager.is_at_work(node, now, patience):
         return LeftBehind(
@@ -91,7 +93,8 @@ def _cordoned_by_a_rollout(name: str, cordon: _cordon.Cordon) -> str:
     return f"Node {name} was cordoned{layout} by the run {cordon.run!r}, and not given back since."
 
 
-def _cordoned_by_another(name: str, run: str) -> str:
+def cordoned_by_another(name: str, run: str) -> str:
+    """Why a node is not touched that somebody has cordoned for something else."""
     return (
         f"Node {name} was cordoned by the run {run!r}, which is no rollout, and is left to it: if there is no such run"
         " any more, give it back with kubernetes_node and state uncordoned."

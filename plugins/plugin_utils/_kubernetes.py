@@ -476,6 +476,12 @@ def of_nobody(name: str) -> str:
     )
 
 
+def of_what_is_missing(name: str, missing: t.Iterable[str], plugin: t.Optional[Plugin]) -> str:
+    """That a node does not offer what it has, though nothing is to be changed there."""
+    where = f"its device plugin ({plugin.pod})" if plugin else "a device plugin, of which it has none"
+    return f"Node {name} does not offer what it has ({'; '.join(missing)}): look at {where}."
+
+
 def _strategy_unknown(name: str, strategy: str, plugin: t.Optional[Plugin]) -> str:
     if strategy:
         return f"The strategy of node {name} is {strategy!r}, and must be one of {', '.join(STRATEGIES)}."

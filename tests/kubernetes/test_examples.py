@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from ansible_collections.gpufleet.mig.tests.fleet.fleet import Fleet
-from ansible_collections.gpufleet.mig.tests.kubernetes.hosts import gpus_of
+from ansible_collections.gpufleet.mig.tests.kubernetes.gpus import gpus
+from ansible_collections.gpufleet.mig.tests.kubernetes.hosts import gpus_of, have
 from ansible_collections.gpufleet.mig.tests.kubernetes.running import ROOT, environment, kill_all_of
 
 EXAMPLE = ROOT / "examples/kubernetes"
@@ -86,6 +87,18 @@ def test_the_playbook_installs_the_device_plugin_once_and_removes_it(api, stage,
     removed = run(fleet, device_plugin_strategy="mixed", device_plugin_state="absent")
     assert removed.rc == 0, removed.out
     assert stage.cluster.wait_for(lambda: stage.pods("node-1") == []), stage
+
+
+def test_a_node_whose_layout_the_strategy_cannot_have_is_not_drained_for_it(api, stage, fleet):
+    assert run(fleet, device_plugin_strategy="mixed").rc == 0
+    simulator = fleet.simulators["node-1"]
+    have(simulator, gpus(1, mig="2x1g.5gb,1x2g.10gb,1x3g.20gb"))
+    api.forget()
+    ran = run(fleet, device_plugin_strategy="single")
+    assert ran.rc == 2
+    assert "choose the strategy mixed" in " ".join(ran.out.split())
+    assert not stage.is_cordoned("node-1")
+    assert gpus_of(simulator)[0].mig is not None
 
 
 def test_a_host_that_is_no_node_is_told_so_and_nothing_is_installed(api, fleet):

@@ -148,6 +148,36 @@ def test_a_node_without_a_device_plugin_is_not_drained_for_what_nobody_would_off
     assert (api.writes, fleet.writes()) == ([], {})
 
 
+def test_a_node_that_somebody_has_cordoned_for_something_else_is_neither_changed_nor_given_back(
+    api, stage, fleet, play
+):
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    auth = {"kubeconfig": str(stage.kubeconfig)}
+    play({"gpufleet.mig.kubernetes_node": {"name": "node-1", "state": "drained", "run": "driver", "auth": auth}})
+    api.forget()
+    ran = run(fleet, mig_profile="all-1g.5gb")
+    assert ran.rc == 2
+    said = "Node node-1 was cordoned by the run 'driver', which is no rollout, and is left to it"
+    assert said in " ".join(ran.out.split())
+    assert (api.writes, fleet.writes(), stage.is_cordoned("node-1")) == ([], {}, True)
+
+    at_the_drain = {"name": "node-1", "state": "drained", "drained_for": "all-1g.5gb", "auth": auth}
+    (result,) = play({"gpufleet.mig.kubernetes_node": at_the_drain})
+    assert result["msg"].startswith(said)
+
+
+def test_a_node_that_is_right_and_does_not_offer_it_is_told(stage, fleet):
+    stage.plain("mixed")
+    assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)
+    for name in fleet.simulators:
+        stage.client.patch(f"/api/v1/nodes/{name}/status", {"status": {"allocatable": {"nvidia.com/gpu": "0"}}})
+    ran = run(fleet, "--check", mig_profile="all-disabled")
+    out = " ".join(ran.out.split())
+    assert "does not offer what it has (" in out
+    assert "look at its device plugin (kube-system/nvidia-device-plugin" in out
+
+
 def test_a_pod_of_a_daemonset_that_has_a_device_is_not_drained_away_under_it(api, stage, fleet):
     stage.plain("mixed")
     assert all(stage.settles(name, **WHOLE) for name in fleet.simulators)

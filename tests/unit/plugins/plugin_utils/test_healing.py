@@ -86,7 +86,7 @@ def test_the_cordon_of_a_run_that_is_no_rollout_is_left_to_it_with_what_it_has_p
     theirs = {"run": "theirs", "was_unschedulable": False}
     found = left(node(theirs, **PAUSED))
     assert (found.heal, found.drained_for) == ((), None)
-    assert "was cordoned by the run 'theirs', which is no rollout, and is left to it" in found.why_not[0]
+    assert "was cordoned by the run 'theirs', which is no rollout, and is left to it" in found.keeps
     assert left(node(theirs), run="theirs").drained_for == ""
 
 
