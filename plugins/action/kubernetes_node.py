@@ -11,7 +11,7 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _healing, _mig_manager
+from ansible_collections.gpufleet.mig.plugins.plugin_utils import _cordon, _healing, _mig_manager, _rollout
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._action import answered, list_of
 from ansible_collections.gpufleet.mig.plugins.plugin_utils._kubernetes_api import Api, ApiProblem, Json
 
@@ -227,11 +227,8 @@ class _Node:
         if before and drained_for is not None and _cordon.is_kept_by_another(before, run):
             raise Refused(_healing.cordoned_by_another(self._name, before.run))
         if _cordon.is_for_another(before, drained_for) and not self._arguments["take_over_drain"]:
-            raise Refused(
-                f"Another run has drained node {self._name} for {before.drained_for if before else ''}, and not given"
-                " it back. Wait until it has; if there is no such run any more, run again with -e"
-                " mig_take_over_drain=true."
-            )
+            label = (before and before.drained_for) or ""
+            raise Refused(_rollout.drained_by_another(f"node {self._name}", label))
         return _cordon.to_cordon(node, run, drained_for)
 
     def _patch(self, api: Api, patch_for: t.Callable[[Json], t.Optional[Json]]) -> bool:

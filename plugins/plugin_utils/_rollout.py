@@ -279,12 +279,16 @@ def read_plan(name: str, result: t.Optional[t.Mapping[str, t.Any]], settings: Se
     only_for = settings.rollback_of if result.get("label_source") == "previous" else ""
     taken_over = settings.take_over_drain and only_for in ("", drained_for)
     if drained_for not in ("", plan.label) and not result.get("recovered") and not taken_over:
-        msg = (
-            f"Another run has drained this host for {drained_for}, and not given it back. Wait until it has; if there"
-            " is no such run any more, run again with -e mig_take_over_drain=true."
-        )
-        return plan._replace(state="refused", reason="drained", msg=msg)
+        return plan._replace(state="refused", reason="drained", msg=drained_by_another("this host", drained_for))
     return plan._replace(state="refused", reason="pending") if _would_wait(result) else plan
+
+
+def drained_by_another(what: str, label: str) -> str:
+    """Why a host or node is left to another run, in a sentence that the role mig has too."""
+    return (
+        f"Another run has drained {what} for {label}, and not given it back. Wait until it has; if there is no such run"
+        " any more, run again with -e mig_take_over_drain=true."
+    )
 
 
 def as_the_scheduler_remembers(

@@ -78,6 +78,20 @@ def test_check_do_do_again_and_give_back(api, stage, node):
     assert "was not cordoned by gpufleet.mig" in again["msg"]
 
 
+def test_a_node_that_is_drained_for_another_layout_is_left_to_that_run_unless_it_is_taken_over(stage, node):
+    stage.node("node-1")
+    node("cordoned", run="first", drained_for="all-1g.5gb")
+    kept = found(stage)
+    refused = node("drained", run="second", drained_for="all-balanced")
+    assert refused["failed"]
+    assert "Another run has drained node node-1 for all-1g.5gb, and not given it back." in refused["msg"]
+    assert "run again with -e mig_take_over_drain=true" in refused["msg"]
+    assert found(stage) == kept
+    taken = node("cordoned", run="second", drained_for="all-balanced", take_over_drain=True)
+    assert taken["found_run"] == "first"
+    assert found(stage) == (True, {"run": "second", "was_unschedulable": False, "drained_for": "all-balanced"})
+
+
 def test_a_node_that_was_cordoned_before_stays_so(stage, node):
     stage.node("node-1")
     stage.client.patch(NODE, {"spec": {"unschedulable": True}})
