@@ -20,6 +20,7 @@ import pytest
 from ansible_collections.gpufleet.mig.tests.kubernetes.api import Api
 from ansible_collections.gpufleet.mig.tests.kubernetes.kubelet import Cluster
 from ansible_collections.gpufleet.mig.tests.kubernetes.real import Real, cache_folder
+from ansible_collections.gpufleet.mig.tests.kubernetes.rights import beyond
 from ansible_collections.gpufleet.mig.tests.kubernetes.running import Kill, run_playbook
 from ansible_collections.gpufleet.mig.tests.kubernetes.stage import Stage
 
@@ -37,6 +38,20 @@ def api() -> t.Iterator[Api]:
     """An empty cluster's API."""
     with Api() as server:
         yield server
+
+
+# What installs a device plugin needs more, and these test the API itself.
+OTHERS = ("test_api", "test_cluster", "test_collection", "test_device_plugin", "test_examples")
+
+
+@pytest.fixture(autouse=True)
+def rights(request: pytest.FixtureRequest) -> t.Iterator[None]:
+    """Nothing is asked of the API that examples/kubernetes/rbac.yml does not allow."""
+    ours = request.module.__name__.rpartition(".")[2] not in OTHERS and "kubeconfig" in request.fixturenames
+    api = request.getfixturevalue("api") if ours and not cache_folder() else None
+    yield
+    if api:
+        assert beyond(each for each in api.requests if not each.of_a_stand_in) == set()
 
 
 @pytest.fixture(scope="session")
