@@ -18,8 +18,9 @@ description:
     daemonsets may not be listed it is that of the pod.
   - For every host it foretells the resources and labels that NVIDIA's device plugin and gpu-feature-discovery make of
     the planned layout, with the strategy and version that the plugin of its node has.
-  - For a host whose layout changes the pods are told that have to leave its node. It is refused where one of them must
-    not be evicted, as by M(gpufleet.mig.kubernetes_node), so that nobody finds that out in the middle of a rollout.
+  - For a host whose layout changes the pods of its node are asked for, and it is told which have to leave. It is
+    refused where one of them must not be evicted, as by M(gpufleet.mig.kubernetes_node), so that nobody finds that out
+    in the middle of a rollout.
   - A layout that the strategy cannot have is refused here, before any node is drained. With V(none) that is any MIG,
     with V(single) devices that are not all alike, and with all of them a GPU with MIG on and no device, and compute
     instances that are smaller than their GPU instance.
