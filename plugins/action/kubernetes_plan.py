@@ -115,14 +115,12 @@ class _Cluster:
             takeover = self._arguments["takeovers"].get(host, False)
             owner = _owners.judge(self._owners, name, node, plan, mode, takeover)
             left = self._left_behind(name, node, mode, owner)
-        leaving, nobody, ails = _cordon.Leaving((), ()), [], []
-        if node is not None:
-            idle = not _cordon.is_under_way(node)
-            if plan.get("verdict", "match") != "match" or plan.get("recovered"):
-                leaving = self._leaving(host, name)
-                nobody = [_kubernetes.of_nobody(name)] if idle and not plugin else []
-            elif idle and says.missing:
-                ails = [_kubernetes.of_what_is_missing(name, says.missing, plugin)]
+        changes = plan.get("verdict", "match") != "match" or bool(plan.get("recovered"))
+        leaving = self._leaving(host, name) if changes and node is not None else _cordon.Leaving((), ())
+        # While a change is under way the plugin may be away for it, and what is offered is another thing.
+        idle = node is not None and not _cordon.is_under_way(node)
+        nobody = [_kubernetes.of_nobody(name)] if changes and idle and not plugin else []
+        ails = idle and not changes and says.missing
         return {
             "node": name,
             "mode": mode,
@@ -138,7 +136,12 @@ class _Cluster:
                 *leaving.blocked,
             ],
             "leaving": list(map(str, leaving.pods)),
-            "warnings": [*owner.warnings, *says.warnings, *left.why_not, *ails],
+            "warnings": [
+                *owner.warnings,
+                *says.warnings,
+                *left.why_not,
+                *([_kubernetes.of_what_is_missing(name, says.missing, plugin)] if ails else []),
+            ],
             "missing": list(says.missing),
             "heal": list(left.heal),
             "drained": left.drained_for is not None,
