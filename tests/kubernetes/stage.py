@@ -50,6 +50,21 @@ VENDOR_CONFIGS = {
 }
 
 
+# What a kubelet says beside the names of its machine.
+NODE_INFO = {
+    "architecture": "amd64",
+    "containerRuntimeVersion": "containerd://2.1.4",
+    "kernelVersion": "6.8.0-60-generic",
+    "kubeProxyVersion": "",
+    "kubeletVersion": "v1.34.0",
+    "operatingSystem": "linux",
+    "osImage": "Ubuntu 24.04.3 LTS",
+    "systemUUID": "",
+    "machineID": "",
+    "bootID": "",
+}
+
+
 def this_machine() -> Data:
     """What a kubelet on this machine says of it."""
     files = {"machineID": Path("/etc/machine-id"), "bootID": Path("/proc/sys/kernel/random/boot_id")}
@@ -97,7 +112,7 @@ class Stage:
                 "capacity": amounts,
                 "allocatable": amounts,
                 "conditions": [ready],
-                "nodeInfo": this_machine() if info is None else info,
+                "nodeInfo": {**NODE_INFO, **(this_machine() if info is None else info)},
             },
         }
         self.client.create(NODES, node)

@@ -44,6 +44,7 @@ def test_the_plugin_offers_what_it_found_when_it_started(stage) -> None:
     stage.node("node-1", gpus(8))
     stage.plain("mixed")
     assert stage.settles("node-1", **{GPU: 8}), stage
+    assert stage.cluster.wait_for(lambda: stage.labels("node-1").get("nvidia.com/gpu.count") == "8")
 
     stage.gpus["node-1"] = gpus(8, mig="7x1g.5gb")
     uid = stage.pods("node-1", app="nvidia-device-plugin")[0]["metadata"]["uid"]
