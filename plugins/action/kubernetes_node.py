@@ -227,7 +227,7 @@ class _Node:
         if before and drained_for is not None and _cordon.is_kept_by_another(before, run):
             raise Refused(_healing.cordoned_by_another(self._name, before.run))
         if _cordon.is_for_another(before, drained_for) and not self._arguments["take_over_drain"]:
-            label = (before and before.drained_for) or ""
+            label = str(before.drained_for) if before else ""
             raise Refused(_rollout.drained_by_another(f"node {self._name}", label))
         return _cordon.to_cordon(node, run, drained_for)
 

@@ -22,7 +22,7 @@ def allowed() -> set[Right]:
     """Verb, API group and resource of all rules, subresources as ``pods/eviction``."""
     return {
         (verb, group, resource)
-        for role in yaml.safe_load_all(RULES.read_text())
+        for role in yaml.safe_load(RULES.read_text())["items"]
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
