@@ -29,13 +29,8 @@ ARGUMENTS: dict[str, t.Any] = {
     "state_dir": {"type": "path"},
     "allow": {"type": "bool", "default": False},
     "option": {"type": "str", "default": "allow"},
-    "runtimes": {
-        "type": "list",
-        "elements": "str",
-        "choices": list(node_containers.RUNTIMES),
-        "default": list(node_containers.RUNTIMES),
-    },
-    "socket": {"type": "path", "default": "/var/lib/kubelet/pod-resources/kubelet.sock"},
+    "runtimes": node_containers.ARGUMENTS["runtimes"],
+    "socket": node_kubelet.ARGUMENTS["socket"],
 }
 
 _KUBELET_SECONDS = 10.0

@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 import typing as t
 
-from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.gpufleet.mig.plugins.filter.survey import survey_bool
 
 _CHOICES = {"kubernetes_pods": ("all", "gpu")}
 # A number of seconds that it may be, as an example. Kubernetes knows only whole ones for the first.
@@ -63,7 +65,7 @@ def of_a_drain(settings: t.Mapping[str, t.Any]) -> dict[str, bool]:
 
 
 def _says_yes(value: t.Any) -> bool:
-    return _is_a_flag(value) and boolean(value)
+    return _is_a_flag(value) and survey_bool(value)
 
 
 def _is_a_number(value: t.Any, whole: bool) -> bool:
@@ -76,8 +78,8 @@ def _is_a_number(value: t.Any, whole: bool) -> bool:
 
 def _is_a_flag(value: t.Any) -> bool:
     try:
-        boolean(value)
-    except TypeError:
+        survey_bool(value)
+    except AnsibleFilterError:
         return False
     return True
 
